@@ -1,0 +1,1 @@
+"""Measurements a user can repeat: `choral bench`."""

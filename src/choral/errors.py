@@ -1,0 +1,111 @@
+"""Every error that Choral raises on purpose.
+
+ChoralError
+├── UsageError            2  400   an option or setting that cannot be right
+├── AudioError            3  400   this audio cannot be transcribed
+│   ├── AudioNotFound     3  404   no such file, folder without audio, URL that answers 404
+│   ├── AudioDenied       3  403   it exists and may not be read
+│   ├── AudioEmpty        3  400   there is not one sample in it
+│   ├── NotAudio          3  415   no decoder knows it, or it is damaged beyond use
+│   ├── NoAudioTrack      3  400   a video without sound
+│   ├── BadSamples        3  400   NaN or infinite samples, or an array of the wrong shape or type
+│   ├── AudioTooLarge     3  413   over a limit of size or length
+│   └── FetchFailed       3  502   the network or the other server failed; worth another try
+├── ModelError            4  500   this model cannot be used
+│   ├── ModelNotFound     4  404   unknown name, or no source has it
+│   ├── ModelCorrupt      4  500   cut short, tampered with, or not a Whisper model
+│   └── DownloadFailed    4  502   no source could be reached; worth another try
+├── StorageError          5  507   a disk that is full, or a place that cannot be written
+├── EngineError           6  500   the engine could not do its work
+│   ├── EngineClosed      6  503   it was shut down
+│   └── WindowFailed      6  500   this window failed; others are not affected
+└── MissingDependency     7  500   an optional package is needed and not installed
+
+The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
+"""
+
+
+class ChoralError(Exception):
+    """The base of all; its text says what happened and what to do."""
+
+    exit_code = 1
+    http_status = 500
+
+
+class UsageError(ChoralError):
+    exit_code = 2
+    http_status = 400
+
+
+class AudioError(ChoralError):
+    exit_code = 3
+    http_status = 400
+
+
+class AudioNotFound(AudioError):
+    http_status = 404
+
+
+class AudioDenied(AudioError):
+    http_status = 403
+
+
+class AudioEmpty(AudioError):
+    pass
+
+
+class NotAudio(AudioError):
+    http_status = 415
+
+
+class NoAudioTrack(AudioError):
+    pass
+
+
+class BadSamples(AudioError):
+    pass
+
+
+class AudioTooLarge(AudioError):
+    http_status = 413
+
+
+class FetchFailed(AudioError):
+    http_status = 502
+
+
+class ModelError(ChoralError):
+    exit_code = 4
+
+
+class ModelNotFound(ModelError):
+    http_status = 404
+
+
+class ModelCorrupt(ModelError):
+    pass
+
+
+class DownloadFailed(ModelError):
+    http_status = 502
+
+
+class StorageError(ChoralError):
+    exit_code = 5
+    http_status = 507
+
+
+class EngineError(ChoralError):
+    exit_code = 6
+
+
+class EngineClosed(EngineError):
+    http_status = 503
+
+
+class WindowFailed(EngineError):
+    pass
+
+
+class MissingDependency(ChoralError):
+    exit_code = 7
