@@ -36,9 +36,7 @@ class TranscribeOptions:
         "sequential: OpenAI's algorithm, each window prompted with the text before it; "
         "batched: cut at silences, all windows of a file at once",
     )
-    vad: bool | None = option(
-        None, "leave out what a voice detector calls silence (default: only in batched mode)"
-    )
+    vad: bool | None = option(None, "leave out what a voice detector calls silence (default: only in batched mode)")
     vad_threshold: float = option(0.5, "how sure the voice detector must be, 0 to 1")
     vad_min_silence: float = option(0.5, "shortest silence that ends a stretch of speech", metavar="SECONDS")
 
@@ -60,7 +58,7 @@ class TranscribeOptions:
     )
     beam_size: int = option(1, "beams at temperature 0; 1 is greedy")
     best_of: int = option(5, "samples at temperatures above 0, the likeliest is kept")
-    patience: float = option(1.0, "how long beam search goes on: beam size times this many finished candidates")
+    patience: float = option(1.0, "beam search ends with beam size times this many finished candidates")
     length_penalty: float | None = option(
         None, "rank candidates by this length penalty; by plain average when not given"
     )
@@ -79,17 +77,15 @@ class TranscribeOptions:
     compression_ratio_threshold: float | None = option(
         2.4, "text that compresses better than this is repetition: try the next temperature"
     )
-    logprob_threshold: float | None = option(
-        -1.0, "average log-probability below which the next temperature is tried"
-    )
+    logprob_threshold: float | None = option(-1.0, "average log-probability below which the next temperature is tried")
     no_speech_threshold: float | None = option(
         0.6, "a window above this no-speech probability, and below the log-probability threshold, is silence"
     )
     clip_timestamps: tuple[float, ...] = option(
-        (), "start,end,start,end,… of the parts to transcribe; the last end may be left out", metavar="SECONDS"
+        (), "start,end,start,end,… of the parts to transcribe; the last may be left out", metavar="SECONDS"
     )
     hallucination_silence_threshold: float | None = option(
-        None, "skip silences longer than this around improbable words (needs word timestamps)", metavar="SECONDS"
+        None, "skip longer silences around improbable words (needs word timestamps)", metavar="SECONDS"
     )
 
     def __post_init__(self) -> None:

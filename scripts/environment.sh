@@ -1,0 +1,27 @@
+# Sourced by the other scripts. `prepare EXTRAS` makes .venv (or $CHORAL_VENV) with Choral and these extras in it.
+# A second call with nothing changed does nothing and takes no time.
+
+root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+venv=${CHORAL_VENV:-$root/.venv}
+
+prepare() {
+    local extras=$1 stamp
+    stamp="$venv/.choral-$(cat "$root/pyproject.toml" "$root/scripts/constraints.txt" | cksum | cut -d' ' -f1)-${extras//,/-}"
+    [ -e "$stamp" ] && return
+    local python=${PYTHON:-python3}
+    if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+        echo "Choral needs Python 3.11 or newer; $python is $("$python" --version 2>&1). Set PYTHON to a newer one." >&2
+        exit 1
+    fi
+    if ! "$python" -c 'import ensurepip' 2>/dev/null; then
+        echo "This Python cannot make virtual environments: install its venv package (Debian: apt install python3-venv)." >&2
+        exit 1
+    fi
+    echo "Setting up a virtual environment in $venv (once; a few minutes) …" >&2
+    [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
+    # torch first: packages that only ask for "torch" are then content with the one that is pinned.
+    "$venv/bin/python" -m pip install --quiet -c "$root/scripts/constraints.txt" torch
+    "$venv/bin/python" -m pip install --quiet -c "$root/scripts/constraints.txt" -e "$root[$extras]"
+    rm -f "$venv"/.choral-*"-${extras//,/-}"
+    touch "$stamp"
+}

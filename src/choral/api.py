@@ -1,0 +1,151 @@
+"""The Python front door: `choral.load(...)` gives a `Model`, which transcribes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from choral.audio.recording import Recording
+from choral.config import ComputeType, EngineSettings
+from choral.engine.engine import Engine, EngineStats, torch_engine
+from choral.errors import MissingDependency, UsageError
+from choral.longform.align import align
+from choral.longform.cuts import whole_peak
+from choral.longform.language import detect_language
+from choral.longform.transcriber import OnProgress, Transcriber, Transcription
+from choral.model.store import Store, default_model
+from choral.model.tokenizer import Tokenizer
+from choral.model.weights import open_checkpoint
+from choral.types import Segment, TranscribeOptions, Transcript, Word
+
+if TYPE_CHECKING:
+    from choral.audio.recording import AudioInput
+
+
+def load(
+    model: str | Path | None = None,
+    *,
+    device: str = "auto",
+    compute_type: ComputeType = "auto",
+    threads: int = 0,
+    on_download: Callable[[int, int | None], None] | None = None,
+) -> Model:
+    """Loads a model by name, Hugging Face id, or path, and fetches it first if need be.
+
+    Without a name it is `large-v3-turbo` with CUDA and `base` on a CPU. `on_download` is told the bytes done and
+    in all.
+    """
+    settings = EngineSettings(device=device, compute_type=compute_type, threads=threads)
+    require_torch()
+    name = str(model) if model is not None else default_model(cuda=uses_cuda(settings))
+    checkpoint = open_checkpoint(Store().resolve(name, on_progress=on_download))
+    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
+    engine = torch_engine(checkpoint, tokenizer, settings)
+    return Model(name, engine, Transcriber(engine, tokenizer, checkpoint.dims))
+
+
+class Model:
+    """A loaded model. Use it from any number of threads; close it, or use it in a `with`, to free its memory."""
+
+    def __init__(self, name: str, engine: Engine, transcriber: Transcriber) -> None:
+        self.name = name
+        self._engine, self._transcriber = engine, transcriber
+
+    @property
+    def device(self) -> str:
+        return self._engine.device
+
+    @property
+    def compute_type(self) -> str:
+        return self._engine.compute_type
+
+    @property
+    def stats(self) -> EngineStats:
+        return self._engine.stats
+
+    def transcribe(
+        self,
+        audio: AudioInput | Recording,
+        options: TranscribeOptions | None = None,
+        *,
+        on_segment: Callable[[Segment], None] | None = None,
+        on_progress: OnProgress | None = None,
+        **given: Any,
+    ) -> Transcript:
+        """The whole transcript. Options come as `TranscribeOptions` or by name: `language="en"`."""
+        with self._recording(audio) as recording:
+            transcription = self._start(recording, options, given, on_progress)
+            for segment in transcription:
+                if on_segment is not None:
+                    on_segment(segment)
+            return transcription.transcript()
+
+    def stream(
+        self, audio: AudioInput | Recording, options: TranscribeOptions | None = None, **given: Any
+    ) -> Iterator[Segment]:
+        """Segments, as soon as each is final."""
+        with self._recording(audio) as recording:
+            yield from self._start(recording, options, given, None)
+
+    def detect_language(self, audio: AudioInput | Recording) -> dict[str, float]:
+        """The probability of each language, likeliest first, from the first 30 s."""
+        with self._recording(audio) as recording:
+            peak = whole_peak(recording, self._transcriber.dims.n_mels)
+            found = detect_language(self._engine, recording, 0, peak).probabilities
+        return dict(sorted(found.items(), key=lambda item: item[1], reverse=True))
+
+    def align(
+        self,
+        audio: AudioInput | Recording,
+        text: str,
+        *,
+        language: str | None = None,
+        options: TranscribeOptions | None = None,
+    ) -> tuple[Word, ...]:
+        """Where each word of a known text lies in at most 30 s of audio."""
+        with self._recording(audio) as recording:
+            return align(self._transcriber, recording, text, language, options or TranscribeOptions())
+
+    def close(self) -> None:
+        self._engine.close()
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _start(
+        self,
+        recording: Recording,
+        options: TranscribeOptions | None,
+        given: dict[str, Any],
+        on_progress: OnProgress | None,
+    ) -> Transcription:
+        if options is not None and given:
+            raise UsageError("give either options or single options by name, not both")
+        chosen = options if options is not None else TranscribeOptions.of(**given)
+        return self._transcriber.start(recording, chosen, on_progress)
+
+    def _recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
+        """A recording of the caller's own stays open; one made here is closed when done."""
+        return contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
+
+
+def require_torch() -> None:
+    if importlib.util.find_spec("torch") is None:
+        raise MissingDependency("transcribing needs PyTorch: pip install 'choral[torch]'")
+
+
+def uses_cuda(settings: EngineSettings) -> bool:
+    if settings.device == "cpu":
+        return False
+    import torch
+
+    return torch.cuda.is_available()

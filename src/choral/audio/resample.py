@@ -1,0 +1,100 @@
+"""Frames of any format to 16 kHz mono int16, with ffmpeg's own resampler: the values of
+`ffmpeg -ac 1 -ar 16000 -acodec pcm_s16le`.
+
+Frames are gathered before they are converted, which is twice as fast as one by one. When rate, layout or
+format change midway, what came before is finished and a new resampler takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, cast
+
+import av
+import numpy as np
+import numpy.typing as npt
+from av.audio.fifo import AudioFifo
+from av.audio.frame import AudioFrame
+from av.audio.resampler import AudioResampler
+
+from choral.audio.constants import SAMPLE_RATE
+from choral.audio.layouts import channels_of
+from choral.errors import NotAudio
+
+MIN_RATE, MAX_RATE = 1_000, 12_000_000  # below: telegraphy; above: beyond the fastest one-bit recordings
+GATHER_SAMPLES = 32_768
+
+Pieces = Iterator[npt.NDArray[np.int16]]
+
+
+class Resampler:
+    def __init__(self) -> None:
+        self._shape: tuple[str, str, int] | None = None  # of the frames now coming in
+        self._mixes_channels = False
+        self._fifo = AudioFifo()
+        self._resampler = _new_resampler()
+
+    def push(self, frame: AudioFrame) -> Pieces:
+        shape = (frame.format.name, frame.layout.name, frame.sample_rate)
+        if shape != self._shape:
+            yield from self.flush()
+            self._start(shape, frame)
+        frame.pts = None  # gaps in the timestamps are not filled, as the ffmpeg program does not
+        self._fifo.write(frame)
+        if self._fifo.samples >= GATHER_SAMPLES:
+            yield from self._convert_gathered()
+
+    def flush(self) -> Pieces:
+        if self._shape is not None:
+            yield from self._convert_gathered()
+            yield from _arrays(self._resampler.resample(None))
+            self._shape = None
+
+    def _start(self, shape: tuple[str, str, int], frame: AudioFrame) -> None:
+        if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
+            raise NotAudio(f"a rate of {frame.sample_rate} samples a second cannot be sound: the file is damaged")
+        self._shape = shape
+        self._fifo = AudioFifo()
+        self._resampler = _new_resampler()
+        self._mixes_channels = not _can_mix_down(frame)
+
+    def _convert_gathered(self) -> Pieces:
+        frame = self._fifo.read(0)
+        if frame is None:
+            return
+        frame.pts = None
+        yield from _arrays(self._resampler.resample(_channel_mean(frame) if self._mixes_channels else frame))
+
+
+def _new_resampler() -> AudioResampler:
+    return AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
+
+
+def _arrays(frames: list[AudioFrame]) -> Pieces:
+    for frame in frames:
+        yield cast(npt.NDArray[np.int16], frame.to_ndarray().reshape(-1))
+
+
+def _can_mix_down(frame: AudioFrame) -> bool:
+    """Whether ffmpeg knows where these channels stand; it does not for nine or thirty-two of them."""
+    try:
+        _new_resampler().resample(frame)
+    except (av.error.FFmpegError, ValueError):
+        return False
+    return True
+
+
+def _channel_mean(frame: AudioFrame) -> AudioFrame:
+    mean = _as_float(channels_of(frame)).mean(axis=0, keepdims=True)
+    mono = AudioFrame.from_ndarray(mean, format="fltp", layout="mono")
+    mono.sample_rate = frame.sample_rate
+    return mono
+
+
+def _as_float(samples: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+    if samples.dtype.kind == "f":
+        return samples.astype(np.float32)
+    if samples.dtype == np.uint8:
+        return (samples.astype(np.float32) - np.float32(128)) / np.float32(128)
+    full_scale = -float(np.iinfo(samples.dtype).min)
+    return (samples / full_scale).astype(np.float32)

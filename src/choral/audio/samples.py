@@ -1,0 +1,105 @@
+"""Where decoded samples lie: in memory while they are few, in a nameless temporary file when they are many.
+
+`SampleWriter` takes int16 pieces and gives one of the two stores; both read any range, from any thread.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import threading
+from typing import IO, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from choral.audio.constants import S16_SCALE
+from choral.audio.spool import cannot_store, write
+
+S16_BYTES = 2
+
+
+class Samples(Protocol):
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]: ...
+
+    def close(self) -> None: ...
+
+
+class SamplesInMemory:
+    def __init__(self, samples: npt.NDArray[np.int16] | npt.NDArray[np.float32]) -> None:
+        self._samples = samples
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        part = self._samples[start:stop]
+        if part.dtype == np.float32:
+            return part  # type: ignore[return-value]
+        return as_float(part)  # type: ignore[arg-type]
+
+    def close(self) -> None:
+        self._samples = self._samples[:0]
+
+
+class SamplesOnDisk:
+    """Read with plain file reads: a memory map would count every page it touched as the program's memory."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        with self._lock:
+            self._file.seek(start * S16_BYTES)
+            data = self._file.read((stop - start) * S16_BYTES)
+        return as_float(np.frombuffer(data, np.int16))
+
+    def close(self) -> None:
+        self._file.close()
+
+
+class SampleWriter:
+    def __init__(self, max_memory_samples: int) -> None:
+        self.n_samples = 0
+        self.peak = 0  # the largest magnitude so far
+        self._max_memory_samples = max_memory_samples
+        self._pieces: list[npt.NDArray[np.int16]] = []
+        self._file: IO[bytes] | None = None
+
+    def append(self, piece: npt.NDArray[np.int16]) -> None:
+        if not piece.size:
+            return
+        self.n_samples += piece.size
+        self.peak = max(self.peak, int(piece.max()), -int(piece.min()))
+        self._pieces.append(piece)
+        if self._file is None and self.n_samples > self._max_memory_samples:
+            self._file = _temporary_file()
+        if self._file is not None:
+            self._empty_into(self._file)
+
+    def finish(self) -> Samples:
+        if self._file is not None:
+            try:
+                self._file.flush()
+            except OSError as error:
+                raise cannot_store(error) from error
+            return SamplesOnDisk(self._file)
+        return SamplesInMemory(np.concatenate(self._pieces))
+
+    def discard(self) -> None:
+        self._pieces.clear()
+        if self._file is not None:
+            self._file.close()
+
+    def _empty_into(self, file: IO[bytes]) -> None:
+        for piece in self._pieces:
+            write(file, np.ascontiguousarray(piece).data.cast("B"))
+        self._pieces.clear()
+
+
+def as_float(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
+    return np.multiply(samples, np.float32(1 / S16_SCALE), dtype=np.float32)
+
+
+def _temporary_file() -> IO[bytes]:
+    try:
+        return tempfile.TemporaryFile()
+    except OSError as error:
+        raise cannot_store(error) from error

@@ -1,0 +1,183 @@
+"""Speed of what happens before the model: decoding, mel spectrograms beside other packages, voice detection.
+
+`measure` runs everything and gives a `PrepReport`; `report` writes it as lines, the last one JSON. Packages that
+are not installed are left out. Rounds are interleaved, so that a busy moment of the machine hits all alike.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import importlib.util
+import io
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from choral.audio.constants import SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
+from choral.audio.mel import log_mel
+from choral.audio.recording import AudioInput, Recording
+from choral.audio.vad import speech_probabilities
+
+ROUNDS = 25
+MADE_UP_S = 120
+N_MELS = (80, 128)
+
+Samples = npt.NDArray[np.float32]
+Extractor = Callable[[Samples], object]
+
+
+@dataclass(frozen=True)
+class MelTime:
+    """Median time of one 30 s window."""
+
+    name: str
+    n_mels: int
+    window_ms: float
+    times_choral: float  # how many times as long as Choral takes
+
+
+@dataclass(frozen=True)
+class PrepReport:
+    audio: str
+    duration_s: float
+    mel: tuple[MelTime, ...]
+    decode_speed: float  # seconds of audio per second
+    vad_speed: float
+    cpu: str
+    n_cpus: int
+    versions: tuple[tuple[str, str], ...]
+
+
+def measure(audio: str | Path | None = None, *, rounds: int = ROUNDS) -> PrepReport:
+    """Measures with `audio`, or with sound made up for the purpose."""
+    given: AudioInput = _made_up_mp3() if audio is None else audio
+    with Recording.open(given) as recording:
+        decode_s = _median_s([_seconds(lambda: Recording.open(given).close()) for _ in range(_few(rounds))])
+        vad_s = _median_s([_seconds(lambda: speech_probabilities(recording)) for _ in range(_few(rounds))])
+        window = np.resize(recording.samples(0, WINDOW_SAMPLES), WINDOW_SAMPLES)
+        return PrepReport(
+            audio="made-up sound, mp3" if audio is None else recording.name,
+            duration_s=recording.duration,
+            mel=tuple(time for n_mels in N_MELS for time in _mel_times(window, n_mels, rounds)),
+            decode_speed=recording.duration / decode_s,
+            vad_speed=recording.duration / vad_s,
+            cpu=_cpu_name(),
+            n_cpus=os.cpu_count() or 1,
+            versions=_versions(),
+        )
+
+
+def report(measured: PrepReport) -> str:
+    lines = [f"{measured.audio}, {measured.duration_s:.1f} s, on {measured.cpu} ({measured.n_cpus} cores)", ""]
+    lines += [f"{'mel of 30 s':30} {'bins':>5} {'ms':>8} {'× choral':>9}"]
+    lines += [f"{mel.name:30} {mel.n_mels:>5} {mel.window_ms:>8.2f} {mel.times_choral:>9.2f}" for mel in measured.mel]
+    lines += ["", f"decoding         {measured.decode_speed:>7.0f} × real time"]
+    lines += [f"voice detection  {measured.vad_speed:>7.0f} × real time", ""]
+    values = dataclasses.asdict(measured) | {"versions": dict(measured.versions)}
+    return "\n".join([*lines, json.dumps(values, ensure_ascii=False)]) + "\n"
+
+
+def _mel_times(window: Samples, n_mels: int, rounds: int) -> list[MelTime]:
+    extractors = {"choral": _choral(n_mels)} | _peers(n_mels)
+    times_s: dict[str, list[float]] = {name: [] for name in extractors}
+    for extract in extractors.values():
+        extract(window)  # the first call loads and allocates
+    for _ in range(rounds):
+        for name, extract in extractors.items():
+            times_s[name].append(_seconds(lambda extract=extract: extract(window)))  # type: ignore[misc]
+    medians_s = {name: _median_s(times) for name, times in times_s.items()}
+    return [
+        MelTime(name, n_mels, median_s * 1e3, median_s / medians_s["choral"]) for name, median_s in medians_s.items()
+    ]
+
+
+def _choral(n_mels: int) -> Extractor:
+    return lambda samples: log_mel(samples, n_mels, n_frames=WINDOW_MEL_FRAMES)
+
+
+def _peers(n_mels: int) -> dict[str, Extractor]:
+    peers: dict[str, Extractor] = {}
+    if _is_installed("whisper"):
+        whisper = importlib.import_module("whisper")
+        peers["openai-whisper (torch)"] = lambda samples: whisper.log_mel_spectrogram(samples, n_mels)
+    if _is_installed("faster_whisper"):
+        faster = importlib.import_module("faster_whisper.feature_extractor").FeatureExtractor(feature_size=n_mels)
+        peers["faster-whisper (numpy)"] = lambda samples: faster(samples, padding=0)
+    if _is_installed("transformers"):
+        hugging = importlib.import_module("transformers").WhisperFeatureExtractor(feature_size=n_mels)
+        # Its public call picks torch where it can; this is what it does without.
+        peers["transformers (numpy)"] = lambda samples: hugging._np_extract_fbank_features(samples[None], "cpu")
+        if _is_installed("torch"):
+            peers["transformers (torch)"] = lambda samples: hugging(samples, sampling_rate=SAMPLE_RATE)
+    return peers
+
+
+def _is_installed(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
+
+
+def _seconds(work: Callable[[], object]) -> float:
+    start_s = time.perf_counter()
+    work()
+    return time.perf_counter() - start_s
+
+
+def _median_s(times_s: list[float]) -> float:
+    return statistics.median(times_s)
+
+
+def _few(rounds: int) -> int:
+    return max(1, rounds // 8)
+
+
+def _made_up_mp3() -> bytes:
+    """Two minutes of hum, hiss and pauses at 44.1 kHz, as mp3."""
+    import av
+
+    rate = 44_100
+    seconds = np.arange(MADE_UP_S * rate, dtype=np.float32) / rate
+    voice = sum(np.sin(2 * np.pi * 120 * k * seconds) / k for k in range(1, 20))
+    loudness = np.maximum(0, np.sin(2 * np.pi * 0.4 * seconds)) * (0.6 + 0.4 * np.sin(2 * np.pi * 4 * seconds))
+    hiss = np.random.default_rng(0).standard_normal(seconds.size)
+    sound = ((0.2 * loudness * voice + 0.003 * hiss) * 2**15).clip(-(2**15), 2**15 - 1).astype(np.int16)
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp3") as container:
+        stream = container.add_stream("libmp3lame", rate=rate, layout="mono")
+        frame = av.AudioFrame.from_ndarray(sound[None], format="s16", layout="mono")
+        frame.sample_rate = rate
+        for packet in [*stream.encode(frame), *stream.encode(None)]:
+            container.mux(packet)
+    return file.getvalue()
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _versions() -> tuple[tuple[str, str], ...]:
+    packages = {
+        "numpy": "numpy",
+        "av": "av",
+        "onnxruntime": "onnxruntime",
+        "torch": "torch",
+        "openai-whisper": "whisper",
+        "faster-whisper": "faster_whisper",
+        "transformers": "transformers",
+    }
+    installed = ((name, version(name)) for name, module in packages.items() if _is_installed(module))
+    return (("python", platform.python_version()), *installed)

@@ -1,0 +1,155 @@
+"""Flags made from the fields of an options class, and options made from the flags that were given.
+
+Every field becomes one flag with its help text and default; a flag that was not given leaves the class's own default
+in place. Flags may be spelled with dashes or underscores. What argparse refuses is raised as `UsageError`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import shutil
+import types
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from choral.cli.outputs import write_stdout
+from choral.errors import UsageError
+
+Options = TypeVar("Options")
+HELP_WIDTH = 100
+HELP_COLUMN = 34
+SHORTEST_COLUMN = 14
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    def __init__(self, prog: str) -> None:
+        width = min(HELP_WIDTH, shutil.get_terminal_size().columns - 2)
+        super().__init__(prog, max_help_position=HELP_COLUMN, width=width)
+        self._action_max_length = SHORTEST_COLUMN  # argparse forgets the indent of commands, and breaks their lines
+
+    def _format_action_invocation(self, action: argparse.Action) -> str:
+        if isinstance(action, argparse.BooleanOptionalAction):
+            return action.option_strings[0].replace("--", "--[no-]", 1)
+        return super()._format_action_invocation(action)
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse with typed errors, no abbreviated flags, and a hint for a flag that was nearly right."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, add_help=False, **settings)
+        self.add_argument("-h", "--help", action="help", help="show this help")
+
+    def print_help(self, file: object = None) -> None:
+        write_stdout(self.format_help())
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message}\nSee `{self.prog} --help`.")
+
+    def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
+        name = unknown[0].partition("=")[0]
+        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        hint = f" (did you mean {near[0]}?)" if near else ""
+        kind = "option" if name.startswith("-") else "argument"
+        self.error(f"unknown {kind} {name}{hint}")
+
+
+def normalise(arguments: Iterable[str]) -> list[str]:
+    """Underscores in flags become dashes, and a value that starts with a minus is tied to its flag.
+
+    Without the tie argparse takes `-1,50` for a flag.
+    """
+    normal: list[str] = []
+    is_literal = False
+    for argument in arguments:
+        is_negative = argument[:1] == "-" and (argument[1:2].isdecimal() or argument[1:2] == ".")
+        follows_flag = bool(normal) and normal[-1].startswith("--") and "=" not in normal[-1]
+        if is_literal:
+            normal.append(argument)
+        elif is_negative and follows_flag:
+            normal[-1] += f"={argument}"
+        elif argument.startswith("--"):
+            is_literal = argument == "--"
+            flag, equals, value = argument.partition("=")
+            normal.append(flag.replace("_", "-") + equals + value)
+        else:
+            normal.append(argument)
+    return normal
+
+
+def add_flags(group: argparse._ArgumentGroup, options_class: type, names: Iterable[str]) -> None:
+    """A flag for each of these fields."""
+    hints = get_type_hints(options_class)
+    fields = {field.name: field for field in dataclasses.fields(options_class)}
+    for name in names:
+        _add_flag(group, fields[name], hints[name])
+
+
+def given_options(namespace: argparse.Namespace, options_class: type[Options]) -> dict[str, Any]:
+    """The fields of this class that flags were given for."""
+    assert dataclasses.is_dataclass(options_class)
+    names = [field.name for field in dataclasses.fields(options_class)]
+    return {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
+
+
+def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], hint: Any) -> None:
+    flag = "--" + field.name.replace("_", "-")
+    kinds = _kinds(hint)
+    help_text = describe(field.metadata["help"], field.default)
+    settings: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": help_text}
+    if bool in kinds:
+        group.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
+    elif get_origin(kinds[0]) is Literal:
+        choices = get_args(kinds[0])
+        group.add_argument(flag, choices=choices, metavar="|".join(choices), **settings)
+    else:
+        metavar = field.metadata["metavar"] or _metavar(kinds)
+        group.add_argument(flag, type=_reader(kinds), metavar=metavar, **settings)
+
+
+def describe(text: str, default: object) -> str:
+    """The help text with its default, for argparse."""
+    says_default = "default:" in text or "when not given" in text
+    full_text = text if says_default else f"{text} (default: {_show(default)})"
+    return full_text.replace("%", "%%")
+
+
+def _show(default: object) -> str:
+    if default is None or default == ():
+        return "none"
+    if isinstance(default, bool):
+        return "on" if default else "off"
+    if isinstance(default, tuple):
+        return ",".join(f"{number:g}" for number in default)
+    return str(default)
+
+
+def _kinds(hint: Any) -> tuple[Any, ...]:
+    """What a field may be: the members of its union, None last."""
+    if get_origin(hint) not in (Union, types.UnionType):
+        return (hint,)
+    return tuple(sorted(get_args(hint), key=lambda kind: kind is type(None)))
+
+
+def _metavar(kinds: Sequence[Any]) -> str:
+    if any(get_origin(kind) is tuple for kind in kinds):
+        return "N,N,…"
+    return "TEXT" if str in kinds else "N"
+
+
+def _reader(kinds: Sequence[Any]) -> Callable[[str], object]:
+    """Turns the text after a flag into a value of one of these kinds."""
+    list_kind = next((kind for kind in kinds if get_origin(kind) is tuple), None)
+
+    def read(given: str) -> object:
+        if type(None) in kinds and given.lower() == "none":
+            return None
+        if list_kind is not None:
+            element = get_args(list_kind)[0]
+            return tuple(element(part) for part in given.split(",") if part.strip())
+        return kinds[0](given)
+
+    read.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(kinds), "text")
+    return read

@@ -1,0 +1,157 @@
+"""What the arguments of a command stand for: files, folders, globs, standard input and URLs, as a list of inputs.
+
+A folder gives every media file in it, at any depth, in order of name; a glob that the shell left alone is expanded
+the same way as the shell would. What cannot be found is listed as a failure, so that the others can go on.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO
+from urllib.parse import unquote, urlsplit
+
+from choral.cli.failures import Failure
+from choral.errors import AudioDenied, AudioError, AudioNotFound
+
+STDIN = "-"
+AUDIO_EXTENSIONS = frozenset(
+    (
+        ".3ga", ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".caf", ".dts", ".flac",
+        ".g722", ".gsm", ".m4a", ".m4b", ".mka", ".mp2", ".mp3", ".mpga", ".oga", ".ogg", ".opus", ".ra",
+        ".snd", ".spx", ".tta", ".voc", ".wav", ".wave", ".weba", ".wma", ".wv",
+    )
+)  # fmt: skip
+VIDEO_EXTENSIONS = frozenset(
+    (
+        ".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts",
+        ".ogv", ".ts", ".vob", ".webm", ".wmv",
+    )
+)  # fmt: skip
+MEDIA_EXTENSIONS = AUDIO_EXTENSIONS | VIDEO_EXTENSIONS
+
+
+@dataclass(frozen=True)
+class Input:
+    """One thing to transcribe: a path, an address, or `-` for standard input."""
+
+    source: str
+    file_name: str  # the name its results are named after
+    is_file: bool = True
+
+    @property
+    def label(self) -> str:
+        """What messages call it, without the passwords that an address may hold."""
+        if self.source == STDIN:
+            return "<stdin>"
+        if self.is_file:
+            return self.source
+        from choral.audio.fetch import display_name
+
+        return display_name(self.source)
+
+    @property
+    def audio(self) -> str | BinaryIO:
+        """What the Python API takes for it."""
+        return sys.stdin.buffer if self.source == STDIN else self.source
+
+
+@dataclass(frozen=True)
+class Inputs:
+    found: tuple[Input, ...]
+    failures: tuple[Failure, ...]
+    has_folder: bool  # a folder stands for many files, however many it holds today
+
+    @property
+    def is_single(self) -> bool:
+        return len(self.found) + len(self.failures) == 1 and not self.has_folder
+
+
+def expand(arguments: Iterable[str]) -> Inputs:
+    """Every input once, in the order given."""
+    found: dict[str, Input] = {}
+    failures: list[Failure] = []
+    has_folder = False
+    for argument in arguments:
+        has_folder = has_folder or os.path.isdir(argument)
+        try:
+            for item in _expand_one(argument, failures):
+                found.setdefault(_identity(item), item)
+        except AudioError as error:
+            failures.append(Failure(argument, error))
+    return Inputs(tuple(found.values()), tuple(failures), has_folder)
+
+
+def is_url(argument: str) -> bool:
+    return argument.lower().startswith(("http://", "https://"))
+
+
+def _identity(item: Input) -> str:
+    return os.path.realpath(item.source) if item.is_file else item.source
+
+
+def _expand_one(argument: str, failures: list[Failure]) -> Iterator[Input]:
+    if argument == STDIN:
+        yield Input(STDIN, "stdin", is_file=False)
+    elif is_url(argument):
+        yield Input(argument, _url_file_name(argument), is_file=False)
+    elif os.path.isdir(argument):
+        yield from _expand_folder(argument, failures)
+    elif os.path.lexists(argument) or not glob.has_magic(argument):
+        yield _file(argument)
+    else:
+        yield from _expand_glob(argument, failures)
+
+
+def _file(path: str) -> Input:
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        raise AudioNotFound("there is no such file or folder; check the spelling") from None
+    except NotADirectoryError:
+        raise AudioNotFound("there is no such file: part of its path is a file, not a folder") from None
+    except PermissionError:
+        raise AudioDenied("it may not be read; check the permissions of its folder") from None
+    except (OSError, ValueError) as error:
+        raise AudioNotFound(f"it cannot be opened: {error}") from error
+    return Input(path, os.path.basename(path))
+
+
+def _expand_glob(pattern: str, failures: list[Failure]) -> Iterator[Input]:
+    matches = sorted(glob.glob(pattern, recursive=True))
+    if not matches:
+        raise AudioNotFound("no file matches this pattern")
+    for match in matches:
+        if os.path.isdir(match):
+            yield from _media_files(match, failures)
+        else:
+            yield _file(match)
+
+
+def _expand_folder(folder: str, failures: list[Failure]) -> Iterator[Input]:
+    n_failures = len(failures)
+    files = list(_media_files(folder, failures))
+    if not files and len(failures) == n_failures:
+        raise AudioNotFound("no audio or video file in this folder or below it; name files of other kinds one by one")
+    yield from files
+
+
+def _media_files(folder: str, failures: list[Failure]) -> Iterator[Input]:
+    def refuse(error: OSError) -> None:
+        failures.append(Failure(error.filename, AudioDenied(f"this folder may not be read: {error.strerror}")))
+
+    for parent, subfolders, names in os.walk(folder, onerror=refuse):
+        subfolders[:] = sorted(name for name in subfolders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith(".") and Path(name).suffix.lower() in MEDIA_EXTENSIONS:
+                yield Input(os.path.join(parent, name), name)
+
+
+def _url_file_name(url: str) -> str:
+    parts = urlsplit(url)
+    name = PurePosixPath(unquote(parts.path)).name or parts.hostname or "download"
+    return name.replace("\0", "").replace("/", "_").replace("\\", "_")

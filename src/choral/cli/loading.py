@@ -1,0 +1,52 @@
+"""The one place where commands load a model: flags for model and machine, and the call into the Python API."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, get_args
+
+from choral.cli.arguments import describe
+from choral.cli.bars import download_bar
+from choral.config import ComputeType, EngineSettings
+
+if TYPE_CHECKING:
+    from choral.api import Model
+
+
+def add_machine_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        help="a name from `choral models list`, a file or folder, or a Hugging Face repository "
+        "(default: one that fits the machine)",
+    )
+    settings = EngineSettings()
+    group.add_argument(
+        "--device", default=settings.device, metavar="NAME", help=describe("auto, cpu, cuda or cuda:N", settings.device)
+    )
+    group.add_argument(
+        "--compute-type",
+        default=settings.compute_type,
+        choices=get_args(ComputeType),
+        metavar="NAME",
+        help=describe(f"{', '.join(get_args(ComputeType))}; auto is float32 on a CPU, float16 on a GPU", "auto"),
+    )
+    group.add_argument(
+        "--threads", type=int, default=settings.threads, metavar="N", help=describe("CPU threads; 0 is one a core", 0)
+    )
+
+
+def load_model(arguments: argparse.Namespace) -> Model:
+    """The model that the flags name, fetched first if needed."""
+    import choral
+
+    settings = EngineSettings(device=arguments.device, compute_type=arguments.compute_type, threads=arguments.threads)
+    label = f"loading {arguments.model}" if arguments.model else "loading the model"
+    with download_bar(label, is_quiet=getattr(arguments, "quiet", False)) as on_download:
+        return choral.load(
+            arguments.model,
+            device=settings.device,
+            compute_type=settings.compute_type,
+            threads=settings.threads,
+            on_download=on_download,
+        )

@@ -1,0 +1,135 @@
+"""`choral transcribe`: files, folders, globs, standard input or URLs to text.
+
+One input goes to standard output, several go to files. What is wrong with one input is told and the others go on;
+what is wrong with the command, the model or the disk stops the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from choral.cli.arguments import Parser, add_flags, describe, given_options
+from choral.cli.failures import Failures
+from choral.cli.inputs import STDIN, Inputs, expand
+from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.outputs import make_folder, plan_outputs, read_formats
+from choral.cli.progress import open_progress
+from choral.cli.sinks import FileSink, Sink, StdoutSink
+from choral.cli.work import Request, Work
+from choral.errors import UsageError
+from choral.formats import FORMATS
+from choral.types import SubtitleOptions, TranscribeOptions
+
+DESCRIPTION = """\
+Turn speech into text.
+
+AUDIO is a file, a folder (every audio and video file in it, at any depth), a pattern such as
+'talks/*.mp3', an http(s) URL, or - for standard input.
+
+One input without --output-dir goes to standard output. Otherwise results are files in --output-dir
+(default: the current folder) named after their input: talk.mp3 gives talk.txt. Where that name is
+taken by another result or by an input, the ending stays: talk.mp3.txt.
+"""
+EPILOG = """\
+examples:
+  choral transcribe talk.mp3
+  choral transcribe interview.mp4 --format srt --word-timestamps --max-line-width 42 > interview.srt
+  choral transcribe recordings/ --output-dir texts --format all
+  curl -s https://example.org/talk.mp3 | choral transcribe - --language en
+
+exit codes: 0 all fine, 2 usage, 3 audio, 4 model, 5 disk, 6 engine, 7 missing package, 130 stopped by
+Ctrl-C, 1 anything else or several kinds of failure
+"""
+
+FLAGS: dict[str, tuple[str, ...]] = {
+    "language and task": ("language", "task"),
+    "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "clip_timestamps"),
+    "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations"),
+    "prompts": (
+        "initial_prompt",
+        "carry_initial_prompt",
+        "hotwords",
+        "prefix",
+        "condition_on_previous_text",
+        "prompt_reset_temperature",
+    ),
+    "decoding": (
+        "temperature",
+        "beam_size",
+        "best_of",
+        "patience",
+        "length_penalty",
+        "seed",
+        "max_tokens",
+        "suppress_tokens",
+        "suppress_blank",
+        "max_initial_timestamp",
+    ),
+    "thresholds": (
+        "compression_ratio_threshold",
+        "logprob_threshold",
+        "no_speech_threshold",
+        "hallucination_silence_threshold",
+    ),
+}
+SUBTITLE_FLAGS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
+
+
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("audio", nargs="+", metavar="AUDIO", help=argparse.SUPPRESS)
+    output = parser.add_argument_group("output")
+    formats = describe(f"{'|'.join(FORMATS)}|all, or several separated by commas", "text")
+    output.add_argument("--format", default="text", metavar="NAME", help=formats)
+    output.add_argument("--output-dir", metavar="FOLDER", help="write files into this folder, made if needed")
+    output.add_argument("--quiet", action="store_true", help="no progress, notes or warnings: only results and errors")
+    add_machine_flags(parser.add_argument_group("model and machine"))
+    for heading, names in FLAGS.items():
+        add_flags(parser.add_argument_group(heading), TranscribeOptions, names)
+    add_flags(parser.add_argument_group("subtitles (switch word timestamps on)"), SubtitleOptions, SUBTITLE_FLAGS)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    request = read_request(arguments)
+    inputs = expand(arguments.audio)
+    failures = Failures()
+    for failure in inputs.failures:
+        failures.tell(failure)
+    if not inputs.found:
+        return failures.exit_code
+    refuse_terminal_input(inputs)
+    is_to_stdout = inputs.is_single and arguments.output_dir is None
+    if is_to_stdout and len(request.formats) > 1:
+        raise UsageError("several formats of one file cannot all go to standard output: give --output-dir")
+    folder = Path(arguments.output_dir or ".")
+    if not is_to_stdout:
+        make_folder(folder)
+    with closing(load_model(arguments)) as model, open_progress(len(inputs.found), is_quiet=arguments.quiet) as display:
+        sink: Sink
+        if is_to_stdout:
+            sink = StdoutSink(request.formats[0], request.subtitles, display)
+        else:
+            sink = FileSink(plan_outputs(inputs.found, folder, request.formats), request.formats, request.subtitles)
+        return Work(model, sink, display, request, failures).run(inputs.found)
+
+
+def read_request(arguments: argparse.Namespace) -> Request:
+    """The options of this command line; subtitle layout switches word timestamps on."""
+    given = given_options(arguments, TranscribeOptions)
+    subtitles = SubtitleOptions(**given_options(arguments, SubtitleOptions))
+    formats = read_formats(arguments.format)
+    if subtitles.needs_words:
+        layout = given_options(arguments, SubtitleOptions)
+        flag = next(name for name in layout if layout[name] != getattr(SubtitleOptions, name)).replace("_", "-")
+        if not any(FORMATS[name].is_subtitles for name in formats):
+            raise UsageError(f"--{flag} lays out subtitles: give --format srt or vtt with it")
+        if not given.setdefault("word_timestamps", True):
+            raise UsageError(f"--{flag} needs the times of words: leave out --no-word-timestamps")
+    return Request(TranscribeOptions.of(**given), subtitles, formats, arguments.quiet)
+
+
+def refuse_terminal_input(inputs: Inputs) -> None:
+    if any(item.source == STDIN for item in inputs.found) and sys.stdin.isatty():
+        raise UsageError("standard input is a terminal: pipe audio into it, as in `choral transcribe - < talk.mp3`")

@@ -1,0 +1,110 @@
+"""What the engine takes and gives: a window of audio with the work to do on it, and the work's result.
+
+A window is at most 30 s. `WindowAudio` is a cut from a recording, with a little sound on both sides, so that its mel
+features equal a slice of the whole recording's. Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Generic, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from choral.audio.constants import WINDOW_MEL_FRAMES
+from choral.audio.mel import log_mel
+from choral.types import Task
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, eq=False)
+class WindowAudio:
+    samples: npt.NDArray[np.float32]
+    lead: int  # samples of sound before the window's start
+    n_mel_frames: int  # how many of the 3,000 mel frames are sound; the rest stay zero
+    mel_peak: float | None  # loudest mel value of the recording; None: of this window
+
+    @cached_property
+    def key(self) -> bytes:
+        """The same audio has the same key, whoever asks."""
+        digest = hashlib.blake2b(self.samples.tobytes(), digest_size=16)
+        digest.update(repr((self.lead, self.n_mel_frames, self.mel_peak)).encode())
+        return digest.digest()
+
+    def log_mel(self, n_mels: int) -> npt.NDArray[np.float32]:  # [n_mels, 3000]
+        mel = np.zeros((n_mels, WINDOW_MEL_FRAMES), dtype=np.float32)
+        mel[:, : self.n_mel_frames] = log_mel(
+            self.samples, n_mels, lead=self.lead, n_frames=self.n_mel_frames, peak=self.mel_peak
+        )
+        return mel
+
+
+class Work(Generic[Result]):
+    """What to do with a window; the type parameter is what comes back."""
+
+
+@dataclass(frozen=True)
+class Decoded:
+    tokens: tuple[int, ...]  # without prompt, prefix and end of text
+    avg_logprob: float
+    no_speech_prob: float
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Cross-attention scores of a known text, before the softmax."""
+
+    scores: npt.NDArray[np.float32]  # [alignment heads, start + text + end tokens, frames]
+    n_start_tokens: int  # how many of them stand before the one that predicts the first text token
+    token_probs: npt.NDArray[np.float32]  # of each text token
+
+
+@dataclass(frozen=True)
+class Languages:
+    probabilities: dict[str, float]
+
+    @property
+    def best(self) -> str:
+        return max(self.probabilities, key=lambda code: self.probabilities[code])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decode(Work[Decoded]):
+    """One try at one temperature: greedy, beam search or sampling."""
+
+    prompt: tuple[int, ...] = ()  # tokens of the text before
+    prefix: tuple[int, ...] = ()  # tokens the text starts with
+    language: str | None = None
+    task: Task = "transcribe"
+    timestamps: bool = True
+    temperature: float = 0.0
+    n_candidates: int = 1  # beams at temperature 0, samples above
+    patience: float = 1.0
+    length_penalty: float | None = None
+    max_tokens: int | None = None
+    suppress_tokens: tuple[int, ...] = ()
+    suppress_blank: bool = True
+    max_initial_timestamp: float | None = 1.0
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class DetectLanguage(Work[Languages]):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Align(Work[Aligned]):
+    text_tokens: tuple[int, ...]
+    language: str | None
+    task: Task
+
+
+@dataclass(frozen=True, eq=False)
+class Window(Generic[Result]):
+    audio: WindowAudio
+    work: Work[Result]

@@ -1,0 +1,259 @@
+"""A transcript as text: txt, json, verbose_json, srt, vtt and tsv, each a pure function that gives a whole file.
+
+txt, srt, vtt and tsv equal the files of openai-whisper's writers byte for byte, with the same layout of words into
+lines and subtitles. verbose_json has the fields of OpenAI's API and those of the reference's own json file.
+Non-ASCII text stays readable in both json forms, and numbers that JSON cannot say (NaN, infinity) become null.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_library
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from choral.errors import UsageError
+from choral.types import Segment, SubtitleOptions, Transcript, Word
+
+UNLIMITED = 1000  # the reference's stand-in for "no limit": even then a line or a subtitle ends here
+LONG_PAUSE_S = 3.0  # between words: starts a new subtitle where segments are not kept apart
+DEFAULT_SUBTITLES = SubtitleOptions()
+
+
+def text(transcript: Transcript) -> str:
+    """One line a segment."""
+    return "".join(text_line(segment) for segment in transcript.segments)
+
+
+def text_line(segment: Segment) -> str:
+    return f"{segment.text.strip()}\n"
+
+
+def json(transcript: Transcript) -> str:
+    return _json_text({"text": transcript.text})
+
+
+def verbose_json(transcript: Transcript) -> str:
+    from choral.model.languages import NAMES
+
+    has_words = any(segment.words is not None for segment in transcript.segments)
+    fields: dict[str, object] = {
+        "task": transcript.task,
+        "language": NAMES.get(transcript.language, transcript.language),
+        "language_probability": _finite(transcript.language_probability),
+        "duration": _finite(transcript.duration),
+        "text": transcript.text,
+        "segments": [_segment_fields(segment) for segment in transcript.segments],
+    }
+    if has_words:
+        fields["words"] = [_word_fields(word, word.text.strip()) for word in transcript.words]
+    if transcript.warnings:
+        fields["warnings"] = list(transcript.warnings)
+    return _json_text(fields)
+
+
+def srt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
+    cues = enumerate(_cues(transcript, subtitles, _srt_time), start=1)
+    return "".join(f"{number}\n{cue.start} --> {cue.end}\n{cue.text}\n\n" for number, cue in cues)
+
+
+def vtt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
+    cues = _cues(transcript, subtitles, _vtt_time)
+    return "WEBVTT\n\n" + "".join(f"{cue.start} --> {cue.end}\n{cue.text}\n\n" for cue in cues)
+
+
+def tsv(transcript: Transcript) -> str:
+    """Start and end in whole milliseconds, and the text."""
+    rows = ["start\tend\ttext\n"]
+    for segment in transcript.segments:
+        line = segment.text.strip().replace("\t", " ")
+        rows.append(f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{line}\n")
+    return "".join(rows)
+
+
+@dataclass(frozen=True)
+class Format:
+    write: Callable[..., str]
+    extension: str
+    is_subtitles: bool = False
+
+    def render(self, transcript: Transcript, subtitles: SubtitleOptions) -> str:
+        return self.write(transcript, subtitles) if self.is_subtitles else self.write(transcript)
+
+
+FORMATS = {
+    "text": Format(text, ".txt"),
+    "json": Format(json, ".json"),
+    "verbose_json": Format(verbose_json, ".json"),
+    "srt": Format(srt, ".srt", is_subtitles=True),
+    "vtt": Format(vtt, ".vtt", is_subtitles=True),
+    "tsv": Format(tsv, ".tsv"),
+}
+ALL = tuple(name for name in FORMATS if name != "json")  # json says nothing that verbose_json does not
+
+
+def render(transcript: Transcript, name: str, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
+    """The transcript in the format of this name."""
+    if name not in FORMATS:
+        raise UsageError(f"format is {name!r}; it must be one of {', '.join(FORMATS)}")
+    return FORMATS[name].render(transcript, subtitles)
+
+
+# --- json ---
+
+
+def _json_text(fields: dict[str, object]) -> str:
+    return json_library.dumps(fields, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(number: float | None) -> float | None:
+    return number if number is None or math.isfinite(number) else None
+
+
+def _segment_fields(segment: Segment) -> dict[str, object]:
+    fields: dict[str, object] = {
+        "id": segment.id,
+        "seek": segment.seek,
+        "start": _finite(segment.start),
+        "end": _finite(segment.end),
+        "text": segment.text,
+        "tokens": list(segment.tokens),
+        "temperature": _finite(segment.temperature),
+        "avg_logprob": _finite(segment.avg_logprob),
+        "compression_ratio": _finite(segment.compression_ratio),
+        "no_speech_prob": _finite(segment.no_speech_prob),
+    }
+    if segment.words is not None:
+        fields["words"] = [_word_fields(word, word.text) for word in segment.words]
+    return fields
+
+
+def _word_fields(word: Word, spelling: str) -> dict[str, object]:
+    return {
+        "word": spelling,
+        "start": _finite(word.start),
+        "end": _finite(word.end),
+        "probability": _finite(word.probability),
+    }
+
+
+# --- subtitles ---
+
+
+@dataclass(frozen=True)
+class _Cue:
+    start: str
+    end: str
+    text: str
+
+
+FormatTime = Callable[[float], str]
+
+
+def _clock(seconds: float) -> tuple[int, str, int]:
+    """Hours, minutes and seconds as MM:SS, and milliseconds, of a time rounded to milliseconds."""
+    assert seconds >= 0, f"a time before the start of the audio: {seconds}"
+    whole_seconds, milliseconds = divmod(round(seconds * 1000.0), 1000)
+    whole_minutes, second = divmod(whole_seconds, 60)
+    hours, minute = divmod(whole_minutes, 60)
+    return hours, f"{minute:02d}:{second:02d}", milliseconds
+
+
+def _srt_time(seconds: float) -> str:
+    hours, minutes_and_seconds, milliseconds = _clock(seconds)
+    return f"{hours:02d}:{minutes_and_seconds},{milliseconds:03d}"
+
+
+def _vtt_time(seconds: float) -> str:
+    hours, minutes_and_seconds, milliseconds = _clock(seconds)
+    hours_if_any = f"{hours:02d}:" if hours else ""
+    return f"{hours_if_any}{minutes_and_seconds}.{milliseconds:03d}"
+
+
+def _cues(transcript: Transcript, subtitles: SubtitleOptions, format_time: FormatTime) -> Iterator[_Cue]:
+    segments = transcript.segments
+    if not segments or segments[0].words is None:
+        for segment in segments:
+            line = segment.text.strip().replace("-->", "->")
+            yield _Cue(format_time(segment.start), format_time(segment.end), line)
+        return
+    for words in _group_words(segments, subtitles):
+        if subtitles.highlight_words:
+            yield from _highlighted(words, format_time)
+        else:
+            yield _Cue(format_time(words[0].start), format_time(words[-1].end), _joined(words))
+
+
+def _joined(words: Sequence[Word]) -> str:
+    return "".join(word.text for word in words)
+
+
+def _highlighted(words: Sequence[Word], format_time: FormatTime) -> Iterator[_Cue]:
+    """A cue a word with that word underlined, and one without underlining for each pause between words."""
+    shown_until = format_time(words[0].start)
+    for index, word in enumerate(words):
+        start, end = format_time(word.start), format_time(word.end)
+        if shown_until != start:
+            yield _Cue(shown_until, start, _joined(words))
+        yield _Cue(start, end, _joined(words[:index]) + _underlined(word.text) + _joined(words[index + 1 :]))
+        shown_until = end
+
+
+def _underlined(word: str) -> str:
+    return re.sub(r"^(\s*)(.*)$", r"\1<u>\2</u>", word)
+
+
+def _group_words(segments: Sequence[Segment], subtitles: SubtitleOptions) -> Iterator[list[Word]]:
+    """The words of each subtitle, with line breaks in front of words that start a line."""
+    words_per_chunk = subtitles.max_words_per_line or UNLIMITED
+    first_word = next((word for segment in segments for word in segment.words or ()), None)
+    layout = _Layout(subtitles, last_start_s=first_word.start if first_word else 0.0)
+    for segment in segments:
+        for index, word in enumerate(segment.words or ()):
+            finished = layout.add(word, starts_chunk=index % words_per_chunk == 0)
+            if finished:
+                yield finished
+    if layout.subtitle:
+        yield layout.subtitle
+
+
+@dataclass
+class _Layout:
+    """The subtitle being filled. Segments stay apart unless a number of lines is asked for."""
+
+    options: SubtitleOptions
+    last_start_s: float
+    subtitle: list[Word] = field(default_factory=list)
+    line_width: int = 0
+    n_lines: int = 1
+
+    def add(self, word: Word, *, starts_chunk: bool) -> list[Word]:
+        """Put the word in its place; returns the subtitle before it where this word starts a new one."""
+        keeps_segments = self.options.max_line_count is None
+        has_long_pause = not keeps_segments and word.start - self.last_start_s > LONG_PAUSE_S
+        starts_subtitle = keeps_segments and starts_chunk and bool(self.subtitle)
+        has_room = self.line_width + len(word.text) <= (self.options.max_line_width or UNLIMITED)
+        self.last_start_s = word.start
+        if self.line_width > 0 and has_room and not has_long_pause and not starts_subtitle:
+            self.line_width += len(word.text)
+            self.subtitle.append(word)
+            return []
+        return self._start_line(word, ends_subtitle=starts_subtitle or self._is_full(has_long_pause))
+
+    def _is_full(self, has_long_pause: bool) -> bool:
+        max_lines = self.options.max_line_count
+        return bool(self.subtitle) and max_lines is not None and (has_long_pause or self.n_lines >= max_lines)
+
+    def _start_line(self, word: Word, *, ends_subtitle: bool) -> list[Word]:
+        spelling = word.text.strip()
+        finished: list[Word] = []
+        if ends_subtitle:
+            finished, self.subtitle, self.n_lines = self.subtitle, [], 1
+        elif self.line_width > 0:
+            self.n_lines += 1
+            spelling = "\n" + spelling
+        self.line_width = len(spelling.strip())
+        self.subtitle.append(dataclasses.replace(word, text=spelling))
+        return finished

@@ -1,0 +1,47 @@
+"""Lays a known text over audio: where each of its words is said."""
+
+from __future__ import annotations
+
+from choral.audio.constants import WINDOW_S
+from choral.audio.recording import Recording
+from choral.engine.window import Align, Window
+from choral.errors import UsageError
+from choral.longform.cuts import cut, n_mel_frames, whole_peak
+from choral.longform.language import detect_language
+from choral.longform.transcriber import Transcriber
+from choral.longform.words import as_words, find_timings, merge_punctuation
+from choral.model.languages import to_code
+from choral.types import TranscribeOptions, Word
+
+ROOM_FOR_SPECIALS = 8  # start of transcript, language, task, …
+
+
+def align(
+    transcriber: Transcriber,
+    recording: Recording,
+    text: str,
+    language: str | None,
+    options: TranscribeOptions,
+) -> tuple[Word, ...]:
+    engine, tokenizer, dims = transcriber.engine, transcriber.tokenizer, transcriber.dims
+    if recording.duration > WINDOW_S:
+        raise UsageError(
+            f"align takes at most {WINDOW_S} s of audio and this is {recording.duration:.1f} s: "
+            "cut it, or transcribe it with word_timestamps"
+        )
+    tokens = tuple(tokenizer.encode(" " + text.strip()))
+    if len(tokens) > dims.n_text_ctx - ROOM_FOR_SPECIALS:
+        raise UsageError(f"the text has {len(tokens)} tokens, more than fit {WINDOW_S} s of audio: cut both")
+    peak = whole_peak(recording, dims.n_mels)
+    code = to_code(language) if language is not None else "en"
+    if language is None and tokenizer.is_multilingual:
+        code = detect_language(engine, recording, 0, peak).best
+    words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], code)
+    if len(words) < 2:  # the end of text alone
+        return ()
+    n_frames = n_mel_frames(recording)
+    work = Align(text_tokens=tokens, language=code, task="transcribe")
+    aligned = engine.submit(Window(cut(recording, 0, n_frames, peak), work)).result()
+    timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames // 2)
+    merge_punctuation(timings, options)
+    return as_words([timing for timing in timings if timing.text])

@@ -1,0 +1,147 @@
+"""Turns a recording into a transcript: finds speech and language, lays out the chains, collects the segments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from choral.audio.recording import Recording
+from choral.engine.engine import Engine
+from choral.longform.chain import Chain, Request
+from choral.longform.cuts import Clip, clips_from, n_mel_frames, whole_peak
+from choral.longform.drive import run_chains
+from choral.longform.language import detect_language
+from choral.longform.speech import cut_to_windows, keep_speech
+from choral.model.dims import ModelDims
+from choral.model.languages import to_code
+from choral.model.tokenizer import Tokenizer
+from choral.types import Segment, TranscribeOptions, Transcript
+
+SHORTEST_S = 0.1
+
+OnProgress = Callable[[float, float], None]  # seconds done, seconds in all
+
+
+@dataclass(frozen=True)
+class Language:
+    code: str
+    probability: float | None  # None: given, or the only one the model knows
+
+
+class Transcriber:
+    """Holds nothing of a request: one serves any number of threads at once."""
+
+    def __init__(self, engine: Engine, tokenizer: Tokenizer, dims: ModelDims) -> None:
+        self.engine, self.tokenizer, self.dims = engine, tokenizer, dims
+
+    def start(
+        self, recording: Recording, options: TranscribeOptions, on_progress: OnProgress | None = None
+    ) -> Transcription:
+        """Checks the options against the model; the work is done as the transcription is iterated."""
+        if options.language is not None:
+            self.tokenizer.language_token(to_code(options.language))
+        return Transcription(self, recording, options, on_progress)
+
+
+class Transcription:
+    """One request under way. Iterate it for segments as they become final, then ask for the transcript."""
+
+    def __init__(
+        self,
+        transcriber: Transcriber,
+        recording: Recording,
+        options: TranscribeOptions,
+        on_progress: OnProgress | None,
+    ) -> None:
+        self.engine, self.tokenizer = transcriber.engine, transcriber.tokenizer
+        self.dims, self.recording, self.options = transcriber.dims, recording, options
+        self.on_progress = on_progress
+        self.content_frames = n_mel_frames(recording)
+        self.language: Language | None = None
+        self.segments: list[Segment] = []
+        self.warnings = list(recording.warnings)
+
+    def __iter__(self) -> Iterator[Segment]:
+        chains = self.chains()
+        for segment in run_chains(self.engine, chains, lambda: self.report_progress(chains)):
+            numbered = replace(segment, id=len(self.segments))
+            self.segments.append(numbered)
+            yield numbered
+        if self.on_progress is not None:
+            self.on_progress(self.recording.duration, self.recording.duration)
+
+    def transcript(self) -> Transcript:
+        """Of the segments so far: the whole one after iteration has ended."""
+        tokens = [token for segment in self.segments for token in segment.tokens]
+        language = self.language or self.known_language() or Language("en", 0.0)
+        return Transcript(
+            text=self.tokenizer.decode(tokens),
+            segments=tuple(self.segments),
+            language=language.code,
+            language_probability=language.probability,
+            duration=self.recording.duration,
+            task=self.options.task,
+            warnings=tuple(self.warnings),
+        )
+
+    def chains(self) -> list[Chain]:
+        clips = self.clips_with_sound()
+        if not clips:
+            return []
+        is_batched = self.options.mode == "batched"
+        # The reference scales every window to the whole recording; batched windows must not wait for its end.
+        peak = None if is_batched else whole_peak(self.recording, self.dims.n_mels)
+        self.language = self.known_language() or self.detect(clips[0], peak)
+        request = Request(
+            recording=self.recording,
+            options=self.options,
+            tokenizer=self.tokenizer,
+            language=self.language.code,
+            n_text_ctx=self.dims.n_text_ctx,
+            content_frames=self.content_frames,
+            mel_peak=peak,
+        )
+        if not is_batched:
+            return [Chain(request, clips, is_first=True, keep_tail=False)]
+        return [Chain(request, [clip], is_first=i == 0, keep_tail=True) for i, clip in enumerate(clips)]
+
+    def clips_with_sound(self) -> list[Clip]:
+        """Where to look for text: the clips that were asked for, speech only with the voice detector."""
+        if self.recording.duration < SHORTEST_S:
+            self.warnings.append(f"only {self.recording.duration * 1000:.0f} ms of audio: too short for speech")
+            return []
+        if self.recording.is_silent:
+            self.warnings.append("the audio is silent: nothing to transcribe")
+            return []
+        clips = clips_from(self.options.clip_timestamps, self.content_frames)
+        if not clips:
+            self.warnings.append("clip_timestamps lie outside the audio: nothing to transcribe")
+        is_batched = self.options.mode == "batched"
+        if self.options.vad or (self.options.vad is None and is_batched):
+            clips = keep_speech(self.recording, clips, self.options)
+            if not clips:
+                self.warnings.append("the voice detector found no speech; --no-vad transcribes all the same")
+        return cut_to_windows(self.recording, clips) if is_batched else clips
+
+    def known_language(self) -> Language | None:
+        if self.options.language is not None:
+            return Language(to_code(self.options.language), None)
+        return None if self.tokenizer.is_multilingual else Language("en", None)
+
+    def detect(self, clip: Clip, peak: float | None) -> Language:
+        # The reference listens from the very start; where silence was left out, that would be silence.
+        start = clip.start if self.options.mode == "batched" or self.options.vad else 0
+        languages = detect_language(self.engine, self.recording, start, peak)
+        return Language(languages.best, languages.probabilities[languages.best])
+
+    def report_progress(self, chains: list[Chain]) -> None:
+        if self.on_progress is None:
+            return
+        clips = [clip for chain in chains for clip in chain.clips]
+        done = sum(progress_in(clip, chain.seek) for chain in chains for clip in chain.clips)
+        total = sum(clip.stop - clip.start for clip in clips)
+        self.on_progress(self.recording.duration * done / total, self.recording.duration)
+
+
+def progress_in(clip: Clip, seek: int) -> int:
+    return min(max(seek - clip.start, 0), clip.stop - clip.start)

@@ -1,0 +1,192 @@
+"""Models on the Hugging Face hub, over its HTTP API, and those that its own tools have already cached here.
+
+Honours HF_ENDPOINT, HF_TOKEN (or the token file), HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE. A hub that does not
+answer within seconds counts as out of reach, so that another source gets its turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+from choral.errors import ChoralError, DownloadFailed, ModelCorrupt, ModelNotFound
+from choral.model.manifest import StoredFile
+from choral.model.source import Brought, shifted
+from choral.remote.download import Fetched, Progress, download, get, parse_json, sha256_of
+from choral.remote.transport import FetchErrors, shown
+from choral.storage import storage_errors, xdg_cache
+
+_WHOLE = "model.safetensors"
+_INDEX = "model.safetensors.index.json"
+_SHARD = re.compile(r"model-\d+-of-\d+\.safetensors")
+_CTRANSLATE2 = "model.bin"
+_SIDECARS = {
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "vocab.json",
+    "added_tokens.json",
+    "merges.txt",
+    "preprocessor_config.json",
+    "vocabulary.txt",
+    "vocabulary.json",
+}
+_REACH_S = 8.0
+_CONNECT_S = 4.0
+
+
+@dataclass(frozen=True)
+class Repo:
+    """`org/name`, or `org/name@revision`."""
+
+    id: str
+    revision: str = "main"
+
+    @classmethod
+    def parse(cls, text: str) -> Repo | None:
+        match = re.fullmatch(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w.][\w./-]*))?", text, re.ASCII)
+        if match is None or ".." in text:
+            return None
+        return cls(match[1], match[2] or "main")
+
+
+@dataclass(frozen=True)
+class HubFile:
+    name: str
+    size_bytes: int | None
+    sha256: str | None  # known for large files
+
+
+@dataclass(frozen=True)
+class HubSource:
+    repo: Repo
+
+    @property
+    def label(self) -> str:
+        return f"{self.repo.id}@{self.repo.revision} (Hugging Face hub)"
+
+    def bring(self, folder: Path, on_progress: Progress | None) -> Brought:
+        commit, files = _listing(self.repo)
+        wanted = choose(files)
+        if not wanted:
+            raise ModelNotFound(f"{self.repo.id} holds no weights in safetensors or CTranslate2 form")
+        sizes = [file.size_bytes for file in wanted]
+        total = None if None in sizes else sum(size or 0 for size in sizes)
+        stored: list[StoredFile] = []
+        for file in wanted:
+            done_bytes = sum(before.size_bytes for before in stored)
+            stored.append(self._fetch(file, commit, folder, shifted(on_progress, done_bytes, total)))
+        return Brought(".", tuple(stored))
+
+    def _fetch(self, file: HubFile, commit: str, folder: Path, on_progress: Progress | None) -> StoredFile:
+        url = f"{_endpoint()}/{self.repo.id}/resolve/{quote(commit, safe='')}/{file.name}"
+        target = folder / file.name
+        if file.sha256 is None:  # nothing tells whether a copy from an earlier try is of this revision
+            with storage_errors(target):
+                target.unlink(missing_ok=True)
+        download(url, target, sha256=file.sha256, headers=_authorization(), on_progress=on_progress)
+        size_bytes = target.stat().st_size
+        if file.size_bytes not in (None, size_bytes):
+            target.unlink()
+            raise ModelCorrupt(f"{shown(url)} has {size_bytes:,} bytes and should have {file.size_bytes:,}")
+        return StoredFile(file.name, size_bytes, file.sha256 or sha256_of(target))
+
+
+def choose(files: tuple[HubFile, ...]) -> tuple[HubFile, ...]:
+    """The files that make a model, the weights first; none where there are no weights of a known form."""
+    names = {file.name for file in files}
+    if _WHOLE in names:
+        weights = {_WHOLE}
+    elif _INDEX in names:
+        weights = {_INDEX, *(name for name in names if _SHARD.fullmatch(name))}
+    elif _CTRANSLATE2 in names and "config.json" in names:
+        weights = {_CTRANSLATE2}
+    else:
+        return ()
+    chosen = [file for file in files if file.name in weights | _SIDECARS]
+    return tuple(sorted(chosen, key=lambda file: (file.name not in weights, file.name)))
+
+
+def cached_snapshot(repo: Repo) -> Path | None:
+    """A whole copy that Hugging Face's own tools have left on this machine."""
+    folder = _hub_cache() / ("models--" + repo.id.replace("/", "--"))
+    reference = folder / "refs" / repo.revision
+    commit = reference.read_text().strip() if reference.is_file() else repo.revision
+    snapshot = folder / "snapshots" / commit
+    return snapshot if snapshot.is_dir() and _is_whole(snapshot) else None
+
+
+def _is_whole(folder: Path) -> bool:
+    if not (folder / "config.json").is_file():
+        return False
+    if (folder / _WHOLE).is_file() or (folder / _CTRANSLATE2).is_file():
+        return True
+    try:
+        shards = set(json.loads((folder / _INDEX).read_text())["weight_map"].values())
+    except (OSError, ValueError, KeyError, AttributeError):
+        return False
+    return bool(shards) and all((folder / shard).is_file() for shard in shards)
+
+
+def _listing(repo: Repo) -> tuple[str, tuple[HubFile, ...]]:
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
+        raise DownloadFailed("HF_HUB_OFFLINE is set")
+    url = f"{_endpoint()}/api/models/{repo.id}/revision/{quote(repo.revision, safe='')}?blobs=true"
+    answer = parse_json(_ask_within(_REACH_S, url))
+    try:
+        files = tuple(
+            HubFile(item["rfilename"], item.get("size"), (item.get("lfs") or {}).get("sha256"))
+            for item in answer["siblings"]
+        )
+        return str(answer.get("sha") or repo.revision), files
+    except (KeyError, TypeError, AttributeError) as error:
+        raise DownloadFailed(f"{shown(url)} did not answer as a hub does") from error
+
+
+def _ask_within(seconds: float, url: str) -> Fetched:
+    """One try; a firewall that drops packets makes every address of the hub time out in turn, hence the limit."""
+    outcome: queue.Queue[Fetched | ChoralError] = queue.Queue()
+    errors = FetchErrors(missing=ModelNotFound)
+
+    def ask() -> None:
+        try:
+            outcome.put(get(url, headers=_authorization(), timeout_s=_CONNECT_S, tries=1, errors=errors))
+        except ChoralError as error:
+            outcome.put(error)
+
+    threading.Thread(target=ask, daemon=True, name="choral-hub").start()
+    try:
+        answer = outcome.get(timeout=seconds)
+    except queue.Empty:
+        raise DownloadFailed(f"{shown(url)}: no answer in {seconds:g} seconds") from None
+    if isinstance(answer, ChoralError):
+        raise answer
+    return answer
+
+
+def _endpoint() -> str:
+    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
+
+
+def _hub_home() -> Path:
+    home = os.environ.get("HF_HOME")
+    return Path(home).expanduser() if home else xdg_cache() / "huggingface"
+
+
+def _hub_cache() -> Path:
+    cache = os.environ.get("HF_HUB_CACHE")
+    return Path(cache).expanduser() if cache else _hub_home() / "hub"
+
+
+def _authorization() -> dict[str, str]:
+    token = os.environ.get("HF_TOKEN", "").strip()
+    if not token:
+        file = Path(os.environ.get("HF_TOKEN_PATH") or _hub_home() / "token")
+        token = file.read_text().strip() if file.is_file() else ""
+    return {"Authorization": f"Bearer {token}"} if token else {}

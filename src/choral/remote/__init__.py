@@ -1,0 +1,1 @@
+"""What comes from other machines: downloads, files out of published packages, and samples of speech."""

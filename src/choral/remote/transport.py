@@ -1,0 +1,229 @@
+"""One HTTP request: proxies, certificates, credentials and redirects, over the standard library.
+
+Only http and https. A request ends in a response, in `RefusedError` (asking again is of no use) or in
+`UnreachableError` (it may work another time). Credentials in an address become a header: they go to no other
+server on a redirect and stand in no text.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import functools
+import os
+import re
+import socket
+import ssl
+import urllib.error
+import urllib.request as web
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.client import HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
+from typing import IO, cast
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from choral.errors import ChoralError, DownloadFailed, ModelCorrupt
+from choral.remote.pip_config import pip_settings
+
+_CHUNK_BYTES = 1 << 18
+_WORTH_ANOTHER_TRY = {408, 425, 429, 500, 502, 503, 504}
+
+
+class RefusedError(Exception):
+    def __init__(self, text: str, status: int | None = None) -> None:
+        super().__init__(text)
+        self.status = status
+
+
+class RangeError(RefusedError):
+    """The server has no bytes from where we wanted to go on."""
+
+
+class UnreachableError(Exception):
+    def __init__(self, text: str, wait_s: float = 0.0) -> None:
+        super().__init__(text)
+        self.wait_s = wait_s
+
+
+@dataclass(frozen=True)
+class FetchErrors:
+    """The class of error for each way that a fetch can end badly."""
+
+    failed: type[ChoralError] = DownloadFailed  # the network or the server; worth another try
+    missing: type[ChoralError] = DownloadFailed  # 404 and 410
+    denied: type[ChoralError] = DownloadFailed  # 401 and 403
+    too_large: type[ChoralError] = DownloadFailed
+    corrupt: type[ChoralError] = ModelCorrupt  # not the bytes that were promised
+
+    def of_status(self, status: int | None) -> type[ChoralError]:
+        if status in (404, 410):
+            return self.missing
+        return self.denied if status in (401, 403) else self.failed
+
+
+MODEL_ERRORS = FetchErrors()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Address:
+    url: str
+    headers: Mapping[str, str]
+    timeout_s: float
+    proxy: str | None
+    errors: FetchErrors
+    max_bytes: int | None
+
+    def open(self, **more_headers: str) -> HTTPResponse:
+        named = {name.replace("_", "-"): value for name, value in more_headers.items()}
+        return open_url(self.url, headers={**self.headers, **named}, timeout_s=self.timeout_s, proxy=self.proxy)
+
+    def is_too_large(self, size_bytes: int | None) -> bool:
+        return self.max_bytes is not None and size_bytes is not None and size_bytes > self.max_bytes
+
+    def too_large(self) -> ChoralError:
+        text = f"{shown(self.url)} has more than the {self.max_bytes:,} bytes that are allowed"
+        return self.errors.too_large(text)
+
+
+def open_url(url: str, *, headers: Mapping[str, str], timeout_s: float, proxy: str | None = None) -> HTTPResponse:
+    """The response of a GET; the caller closes it."""
+    try:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise RefusedError("not an http or https address")
+        request = web.Request(_without_credentials(parts).geturl(), headers=_all_headers(parts, headers))
+        return cast(HTTPResponse, _opener(proxy).open(request, timeout=timeout_s))
+    except urllib.error.HTTPError as error:
+        with error:
+            raise _of_status(error) from None
+    except urllib.error.URLError as error:
+        raise _of_reason(error.reason) from error
+    except (InvalidURL, ValueError) as error:
+        raise RefusedError(f"not an address that can be asked ({error})") from error
+    except (HTTPException, OSError) as error:
+        raise _of_reason(error) from error
+
+
+def read(response: HTTPResponse) -> bytes:
+    """The next bytes as they come; empty at the end."""
+    try:
+        return response.read1(_CHUNK_BYTES)
+    except (HTTPException, OSError) as error:
+        raise _of_reason(error) from error
+
+
+def require_whole(size_bytes: int, expected_bytes: int | None) -> None:
+    if expected_bytes is not None and size_bytes != expected_bytes:
+        raise UnreachableError(f"the connection ended after {size_bytes:,} of {expected_bytes:,} bytes")
+
+
+def length_of(response: HTTPResponse) -> int | None:
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() else None
+
+
+def range_of(response: HTTPResponse) -> tuple[int, int | None]:
+    """Where a partial answer starts, and the size of the whole."""
+    match = re.match(r"bytes (\d+)-\d+/(\d+|\*)$", response.headers.get("Content-Range", ""))
+    if match is None:
+        return -1, None
+    return int(match[1]), None if match[2] == "*" else int(match[2])
+
+
+def shown(url: str) -> str:
+    """An address for people: without credentials, and without the query, which may be signed."""
+    try:
+        parts = urlsplit(url)
+        return _without_credentials(parts)._replace(query="", fragment="").geturl()
+    except ValueError:
+        return "the given address"
+
+
+def _without_credentials(parts: SplitResult) -> SplitResult:
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
+
+
+def _all_headers(parts: SplitResult, headers: Mapping[str, str]) -> dict[str, str]:
+    known = {"User-Agent": "choral", "Accept-Encoding": "identity", **headers}
+    if parts.username is not None:
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        known["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+    return known
+
+
+def _of_status(error: urllib.error.HTTPError) -> RefusedError | UnreachableError:
+    text = f"the server answered {error.code} {error.reason}".rstrip()
+    if error.code == 416:
+        return RangeError(text, error.code)
+    if error.code in _WORTH_ANOTHER_TRY:
+        wait = error.headers.get("Retry-After", "") if error.headers else ""
+        return UnreachableError(text, float(wait) if wait.isdecimal() else 0.0)
+    return RefusedError(text, error.code)
+
+
+def _of_reason(reason: object) -> RefusedError | UnreachableError:
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return RefusedError(
+            f"its certificate is not trusted ({reason.verify_message}); "
+            "set SSL_CERT_FILE to the certificates of your network"
+        )
+    if isinstance(reason, socket.gaierror) and reason.errno != socket.EAI_AGAIN:
+        return RefusedError("the name of the server is not known here; check the address and the network")
+    if isinstance(reason, OSError) and reason.errno == errno.ECONNREFUSED:
+        return UnreachableError("nothing answers there (connection refused)")
+    if isinstance(reason, TimeoutError):
+        return UnreachableError("no answer in time")
+    if isinstance(reason, BaseException):
+        return UnreachableError(str(reason) or type(reason).__name__)
+    return RefusedError(str(reason))
+
+
+class _Redirects(web.HTTPRedirectHandler):
+    def redirect_request(
+        self, req: web.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
+    ) -> web.Request | None:
+        following = super().redirect_request(req, fp, code, msg, headers, newurl)
+        if following is not None and _origin(newurl) != _origin(req.full_url):
+            following.remove_header("Authorization")
+        return following
+
+
+def _origin(url: str) -> tuple[str, str]:
+    parts = urlsplit(url)
+    return parts.scheme, parts.netloc
+
+
+class _Https(web.HTTPSHandler):
+    def https_open(self, req: web.Request) -> HTTPResponse:
+        # pip is asked for its certificates only when the first https address is.
+        return self.do_open(HTTPSConnection, req, context=_tls_context())
+
+
+@functools.cache
+def _opener(proxy: str | None) -> web.OpenerDirector:
+    opener = web.OpenerDirector()
+    proxies = {"http": proxy, "https": proxy} if proxy else None
+    for handler in (
+        web.ProxyHandler(proxies),
+        web.HTTPHandler(),
+        _Https(),
+        _Redirects(),
+        web.HTTPErrorProcessor(),
+        web.HTTPDefaultErrorHandler(),
+        web.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
+
+
+@functools.cache
+def _tls_context() -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    for place in (pip_settings().cert, os.environ.get("REQUESTS_CA_BUNDLE")):
+        if place:
+            is_folder = os.path.isdir(place)
+            try:
+                context.load_verify_locations(None if is_folder else place, place if is_folder else None)
+            except OSError as error:
+                raise RefusedError(f"the certificates at {place} cannot be read ({error})") from error
+    return context

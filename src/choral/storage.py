@@ -1,0 +1,126 @@
+"""Places on the disk: the cache folder, locks between processes, and typed errors.
+
+`storage_errors` turns what the operating system says into a `StorageError` that says what to do. `locked`
+holds a lock that dies with its process, so that nobody waits for one that was killed; it leaves no file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from choral.errors import StorageError
+
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+_NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
+
+
+def cache_root() -> Path:
+    """Where Choral keeps what it fetched, unless an environment variable names another place."""
+    if sys.platform == "darwin":
+        return _home() / "Library" / "Caches" / "choral"
+    if sys.platform == "win32":
+        local = os.environ.get("LOCALAPPDATA")
+        return (Path(local) if local else _home() / "AppData" / "Local") / "choral"
+    return xdg_cache() / "choral"
+
+
+def xdg_cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
+
+
+def _home() -> Path:
+    try:
+        return Path.home()
+    except RuntimeError as error:
+        raise StorageError("this user has no home folder: set HOME, or CHORAL_MODELS and CHORAL_SAMPLES") from error
+
+
+@contextlib.contextmanager
+def storage_errors(place: Path) -> Iterator[None]:
+    """Wrap file operations only: a network error inside would be taken for one of the disk."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in _FULL:
+            text = f"the disk is full: {place} could not be written ({reason}). Free some space and try again"
+        elif error.errno in _DENIED:
+            text = f"no permission to use {place} ({reason}). Choose a place that you may read and write"
+        else:
+            text = f"{place} could not be written or read: {reason}"
+        raise StorageError(text) from error
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Wait until no other process or thread holds `path` as its lock, then hold it."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, held = _acquire(path)
+    try:
+        yield
+    finally:
+        # Unlinking while the lock is held is safe: whoever waits on the old file sees that it is gone.
+        with contextlib.suppress(OSError):
+            held.unlink()
+        os.close(descriptor)
+
+
+def _acquire(path: Path) -> tuple[int, Path]:
+    try:
+        return _take(path), path
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+    path.unlink(missing_ok=True)
+    # Some network file systems have no locks; the temporary folder of the machine nearly always has.
+    key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]
+    user = os.getuid() if hasattr(os, "getuid") else 0
+    elsewhere = Path(tempfile.gettempdir()) / f"choral-lock-{user}-{key}"
+    return _take(elsewhere), elsewhere
+
+
+def _take(path: Path) -> int:
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
+        try:
+            _lock(descriptor)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        if _is_still_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+
+
+def _is_still_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+if sys.platform == "win32":
+    import msvcrt
+    import time
+
+    def _lock(descriptor: int) -> None:
+        while True:
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+                return
+            except PermissionError:
+                time.sleep(0.2)
+else:
+    import fcntl
+
+    def _lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)

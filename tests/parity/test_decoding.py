@@ -1,0 +1,165 @@
+"""Single windows: the same tokens and scores as openai-whisper, over many real clips and ways of decoding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import whisper
+from oracle import Pair
+
+from choral.audio.recording import Recording
+from choral.engine.window import Decode, DetectLanguage, Window
+from choral.longform.cuts import opening
+from choral.longform.fallback import judge, needs_another
+from choral.types import TranscribeOptions
+
+CLIPS = {"en": 12, "es": 9, "fr": 9, "it": 8, "ru": 9}  # 47, and the five sentences of LibriVox
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of decoding, in Choral's words and in the reference's."""
+
+    ours: dict[str, Any] = field(default_factory=dict)
+    theirs: dict[str, Any] = field(default_factory=dict)
+    prompt: str | None = None
+    prefix: str | None = None
+
+
+WAYS = {
+    "greedy": Way(),
+    "beam": Way({"n_candidates": 5}, {"beam_size": 5}),
+    "patient beam": Way(
+        {"n_candidates": 3, "patience": 2.0, "length_penalty": 0.5},
+        {"beam_size": 3, "patience": 2.0, "length_penalty": 0.5},
+    ),
+    "no timestamps": Way({"timestamps": False}, {"without_timestamps": True}),
+    "no timestamps, beam": Way(
+        {"timestamps": False, "n_candidates": 5}, {"without_timestamps": True, "beam_size": 5}
+    ),
+    "prompt": Way(prompt="Asterisk, voicemail, conference, extension."),
+    "prefix": Way(prefix="Please", ours={"timestamps": False}, theirs={"without_timestamps": True}),
+    "translate": Way({"task": "translate"}, {"task": "translate"}),
+    "few tokens": Way({"max_tokens": 5}, {"sample_len": 5}),
+}
+# Every clip is decoded greedily and with beams; the other ways take turns, so that each sees clips of every language.
+ALWAYS = ("greedy", "beam")
+IN_TURN = tuple(name for name in WAYS if name not in ALWAYS)
+
+
+def compare(pair: Pair, recording: Recording, features: torch.Tensor, language: str, way: Way) -> None:
+    tokenizer = pair.tokenizer
+    expected = whisper.decode(
+        pair.oracle,
+        features,
+        whisper.DecodingOptions(language=language, fp16=False, prompt=way.prompt, prefix=way.prefix, **way.theirs),
+    )
+    work = Decode(
+        language=language,
+        suppress_tokens=tokenizer.suppressed((-1,)),
+        prompt=tuple(tokenizer.encode(" " + way.prompt)) if way.prompt else (),
+        prefix=tuple(tokenizer.encode(" " + way.prefix)) if way.prefix else (),
+        **way.ours,
+    )
+    decoded = pair.engine.submit(Window(opening(recording, 0, None), work)).result()
+    assert list(decoded.tokens) == expected.tokens
+    assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)
+    assert decoded.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-3)
+    attempt = judge(decoded, 0.0, tokenizer)
+    assert attempt.text == expected.text
+    assert attempt.compression_ratio == expected.compression_ratio
+
+
+def encoded(pair: Pair, recording: Recording) -> torch.Tensor:
+    audio = whisper.pad_or_trim(torch.tensor(recording.samples(0, recording.n_samples)))
+    with torch.no_grad():
+        features: torch.Tensor = pair.oracle.encoder(whisper.log_mel_spectrogram(audio, pair.oracle.dims.n_mels)[None])
+    return features[0]
+
+
+@pytest.fixture(scope="module")
+def clips(
+    speech_clips: list[Path], prompts: Callable[[str, int], tuple[Path, ...]]
+) -> list[tuple[str, Path]]:
+    found = [("en", path) for path in speech_clips]
+    for language, n in CLIPS.items():
+        found += [(language, path) for path in prompts(language, n)]
+    return found
+
+
+@pytest.mark.parametrize("part", range(6))
+def test_multilingual(part: int, tiny: Pair, clips: list[tuple[str, Path]]) -> None:
+    assert len(clips) >= 40
+    for i in range(part, len(clips), 6):
+        language, path = clips[i]
+        with Recording.open(path) as recording:
+            features = encoded(tiny, recording)
+            for name in (*ALWAYS, IN_TURN[i % len(IN_TURN)], IN_TURN[(i + 3) % len(IN_TURN)]):
+                compare(tiny, recording, features, language, WAYS[name])
+
+
+def test_english_only(tiny_en: Pair, clips: list[tuple[str, Path]]) -> None:
+    for language, path in clips:
+        if language == "en":
+            with Recording.open(path) as recording:
+                features = encoded(tiny_en, recording)
+                for name in (*ALWAYS, "no timestamps", "prompt"):
+                    compare(tiny_en, recording, features, "en", WAYS[name])
+
+
+def test_language_probabilities(tiny: Pair, clips: list[tuple[str, Path]]) -> None:
+    for _, path in clips:
+        with Recording.open(path) as recording:
+            _, expected = tiny.oracle.detect_language(encoded(tiny, recording))
+            found = tiny.engine.submit(Window(opening(recording, 0, None), DetectLanguage())).result()
+        assert found.probabilities == pytest.approx(expected, abs=1e-3)
+        assert found.best == max(expected, key=lambda code: expected[code])
+
+
+@pytest.mark.parametrize(
+    "thresholds",
+    [
+        {},
+        {"logprob_threshold": -0.4},
+        {"compression_ratio_threshold": 1.0, "logprob_threshold": None},
+        {"logprob_threshold": -0.3, "no_speech_threshold": 0.05},
+    ],
+    ids=["defaults", "log-probability", "compression ratio", "no speech"],
+)
+def test_the_same_clips_fall_back(thresholds: dict[str, Any], tiny: Pair, clips: list[tuple[str, Path]]) -> None:
+    """Whether temperature 0 stands: what comes after is sampled, and cannot be compared."""
+    decisions = []
+    for language, path in clips[::3]:
+        options = TranscribeOptions(**thresholds)
+        with Recording.open(path) as recording:
+            audio = recording.samples(0, recording.n_samples)
+            work = Decode(language=language, suppress_tokens=tiny.tokenizer.suppressed((-1,)))
+            window = opening(recording, 0, None)
+            decoded = tiny.engine.submit(Window(window, work)).result()
+        ours = needs_another(judge(decoded, 0.0, tiny.tokenizer), options)
+        decisions.append((ours, falls_back(tiny, whisper.pad_or_trim(audio), language, thresholds)))
+    assert [ours for ours, _ in decisions] == [theirs for _, theirs in decisions]
+    if thresholds:
+        assert {ours for ours, _ in decisions} == {True, False}  # the thresholds do divide these clips
+
+
+def falls_back(pair: Pair, audio: Any, language: str, thresholds: dict[str, Any]) -> bool:
+    """The reference tells which temperature stood: with two to choose from, the second means that the first fell."""
+    temperatures: list[float] = []
+    decode = pair.oracle.decode
+
+    def spy(mel: torch.Tensor, options: whisper.DecodingOptions) -> whisper.DecodingResult:
+        temperatures.append(options.temperature)
+        return decode(mel, options)
+
+    pair.oracle.decode = spy
+    try:
+        pair.oracle.transcribe(audio, language=language, fp16=False, temperature=(0.0, 0.2), **thresholds)
+    finally:
+        del pair.oracle.decode
+    return 0.2 in temperatures[:2]

