@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import resource
 import signal
@@ -57,6 +58,11 @@ def test_a_file_is_written_whole_with_the_usual_permissions(tmp_path: Path) -> N
     assert (tmp_path / "a.txt").read_bytes() == "né\r\n漢\n".encode()
     assert (tmp_path / "a.txt").stat().st_mode == usual.stat().st_mode
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "usual"]
+
+
+def test_names_that_are_no_unicode_can_be_told_in_results(tmp_path: Path) -> None:
+    write_file(tmp_path / "a.json", json.dumps("\udcff.mp3", ensure_ascii=False))
+    assert json.loads((tmp_path / "a.json").read_text()) == "\udcff.mp3"
 
 
 @pytest.fixture

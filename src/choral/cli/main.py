@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from choral import __version__
-from choral.cli import bench, models, transcribe
+from choral.cli import bench, demo, models, transcribe
 from choral.cli.arguments import Parser, normalise
 from choral.cli.outputs import StdoutClosed, write_stdout
 from choral.cli.progress import message
@@ -77,6 +77,7 @@ def build_parser() -> Parser:
     )
     transcribe.add_arguments(text)
     text.set_defaults(run=transcribe.run, parser=text)
+    demo.add_command(commands)
     models.add_commands(commands)
     bench.add_commands(commands)
     return parser
@@ -105,7 +106,7 @@ def _use_utf8() -> None:
     if sys.stdout.isatty():
         sys.stdout.reconfigure(errors="replace")
     else:
-        sys.stdout.reconfigure(encoding="utf-8", newline="\n")
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
 def _ask_to_report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -80,7 +80,7 @@ def write_file(path: Path, content: str) -> None:
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.part")
     with storage_errors(path):
         try:
-            unfinished.write_bytes(content.encode("utf-8"))
+            unfinished.write_bytes(content.encode("utf-8", "backslashreplace"))
             os.replace(unfinished, path)
         finally:
             unfinished.unlink(missing_ok=True)

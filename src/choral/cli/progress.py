@@ -81,11 +81,12 @@ def size(n_bytes: int) -> str:
 
 
 def shorten(label: str, width: int) -> str:
-    """The label with its middle left out where it is too wide."""
-    if len(label) <= width:
-        return label
+    """The label in one line, with its middle left out where it is too wide."""
+    shown = "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in label)
+    if len(shown) <= width:
+        return shown
     tail = (width - 1) // 2
-    return f"{label[: width - 1 - tail]}…{label[-tail:]}"
+    return f"{shown[: width - 1 - tail]}…{shown[-tail:]}"
 
 
 def time_left(spent_s: float, share: float) -> str:

@@ -1,0 +1,55 @@
+"""The small texts of the progress display."""
+
+from __future__ import annotations
+
+import pytest
+
+from choral.cli.failures import Failure, Failures
+from choral.cli.progress import clock, shorten, size, speed, time_left
+from choral.errors import AudioEmpty, ChoralError, NotAudio, WindowFailed
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (clock(0), "0:00"),
+        (clock(59.6), "1:00"),
+        (clock(3_723), "1:02:03"),
+        (speed(0, 1), ""),
+        (speed(3, 2), "1.5× real time"),
+        (speed(120, 1), "120× real time"),
+        (size(999), "1 kB"),
+        (size(75_572_083), "75.6 MB"),
+        (size(3_094_000_000), "3.09 GB"),
+        (time_left(10, 0), ""),
+        (time_left(10, 0.25), "0:30 left"),
+        (time_left(10, 1), ""),
+        (shorten("talk.mp3", 8), "talk.mp3"),
+        (shorten("a long name.mp3", 10), "a lon….mp3"),
+        (shorten("\udcff\n[b].mp3", 20), "��[b].mp3"),
+    ],
+)
+def test_shown_as(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+@pytest.mark.parametrize(
+    ("errors", "code"),
+    [
+        ([], 0),
+        ([NotAudio("x"), AudioEmpty("y")], 3),
+        ([WindowFailed("x")], 6),
+        ([NotAudio("x"), WindowFailed("y")], 1),
+    ],
+)
+def test_the_exit_code_is_that_of_one_kind_of_failure(errors: list[ChoralError], code: int) -> None:
+    failures = Failures()
+    for error in errors:
+        failures.tell(Failure("a.mp3", error))
+    assert failures.exit_code == code
+
+
+def test_a_failure_names_its_file_once() -> None:
+    assert str(Failure("a.mp3", NotAudio("a.mp3 is not audio"))) == "a.mp3: is not audio"
+    assert str(Failure("a.mp3", NotAudio("a.mp3: no decoder"))) == "a.mp3: no decoder"
+    assert str(Failure("a.mp3", NotAudio("no decoder"))) == "a.mp3: no decoder"
