@@ -262,11 +262,11 @@ BAD_ADDRESSES = [
     ("/status/410", AudioNotFound, "answers 410"),
     ("/status/401", AudioDenied, "answers 401"),
     ("/status/403", AudioDenied, "answers 403"),
-    ("/status/500", FetchFailed, "answers 500; try again later"),
-    ("/status/429", FetchFailed, "answers 429"),
-    ("/loop", FetchFailed, "answers 302"),
-    ("/escape", FetchFailed, "answers 302"),
-    ("/short", FetchFailed, "broke off after 64044 of 64144 bytes"),
+    ("/status/500", FetchFailed, "answered 500.*try again"),
+    ("/status/429", FetchFailed, "answered 429"),
+    ("/loop", FetchFailed, "answered 302"),
+    ("/escape", FetchFailed, "answered 302"),
+    ("/short", FetchFailed, "ended after 64,044 of 64,144 bytes"),
     ("/empty", AudioEmpty, "is empty"),
 ]
 
@@ -279,7 +279,7 @@ def test_bad_address(server: str, path: str, error: type[ChoralError], message: 
 
 
 def test_address_that_does_not_answer_in_time(server: str) -> None:
-    with pytest.raises(FetchFailed, match="timed out"):
+    with pytest.raises(FetchFailed, match="no answer in time"):
         fetch.fetch(server + "/slow", stall_timeout_s=0.2)
 
 

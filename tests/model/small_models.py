@@ -100,13 +100,9 @@ def write_safetensors(path: Path, tensors: Tensors, bfloat16: bool = False) -> N
     path.write_bytes(struct.pack("<Q", len(text)) + text + b"".join(blobs))
 
 
-def write_ctranslate2(
-    folder: Path, tensors: Tensors, dims: ModelDims = SMALL, quantization: str | None = None
-) -> None:
+def write_ctranslate2(folder: Path, tensors: Tensors, dims: ModelDims = SMALL, quantization: str | None = None) -> None:
     folder.mkdir(exist_ok=True)
-    spec = ctranslate2.specs.WhisperSpec(
-        dims.n_audio_layer, dims.n_audio_head, dims.n_text_layer, dims.n_text_head
-    )
+    spec = ctranslate2.specs.WhisperSpec(dims.n_audio_layer, dims.n_audio_head, dims.n_text_layer, dims.n_text_head)
     spec.decoder.position_encodings.encodings = tensors["decoder.positional_embedding"].copy()
     spec.encoder.position_encodings.encodings = tensors["encoder.positional_embedding"].copy()
     spec.decoder.embeddings.weight = tensors["decoder.token_embedding.weight"].copy()
@@ -127,7 +123,9 @@ def write_ctranslate2(
 
 def _set_block(layer: Any, tensors: Tensors, block: str) -> None:
     _set_norm(layer.self_attention.layer_norm, tensors, f"{block}.attn_ln")
-    _set_linear(layer.self_attention.linear[0], tensors, *(f"{block}.attn.{part}" for part in ("query", "key", "value")))
+    _set_linear(
+        layer.self_attention.linear[0], tensors, *(f"{block}.attn.{part}" for part in ("query", "key", "value"))
+    )
     _set_linear(layer.self_attention.linear[1], tensors, f"{block}.attn.out")
     if block.startswith("decoder"):
         _set_norm(layer.attention.layer_norm, tensors, f"{block}.cross_attn_ln")

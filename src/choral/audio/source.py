@@ -23,6 +23,7 @@ import numpy as np
 from choral.audio import fetch
 from choral.audio.spool import spool
 from choral.errors import AudioDenied, AudioEmpty, AudioError, AudioNotFound, UsageError
+from choral.remote.transport import shown
 
 AudioInput = str | os.PathLike[str] | bytes | bytearray | BinaryIO | np.ndarray[Any, Any]
 
@@ -77,7 +78,7 @@ def _of_url(url: str, scheme: str) -> Source:
     if scheme not in ("http", "https"):
         raise UsageError(f"{url}: {scheme} addresses are not supported; give a path or an http or https address")
     file = fetch.fetch(url)
-    return _of_file(file, fetch.display_name(url), suffix=PurePosixPath(urlsplit(url).path).suffix, is_ours=True)
+    return _of_file(file, shown(url), suffix=PurePosixPath(urlsplit(url).path).suffix, is_ours=True)
 
 
 def _of_path(path: str) -> Source:

@@ -1,4 +1,4 @@
-"""`choral demo`: a first try, on a few sentences of real speech or on your own files, with the times of what is said."""
+"""`choral demo`: a first try on real speech, or on your own files, with the times of what is said."""
 
 from __future__ import annotations
 

@@ -50,9 +50,9 @@ class Input:
             return "<stdin>"
         if self.is_file:
             return self.source
-        from choral.audio.fetch import display_name
+        from choral.remote.transport import shown
 
-        return display_name(self.source)
+        return shown(self.source)
 
     @property
     def audio(self) -> str | BinaryIO:

@@ -28,7 +28,7 @@ class Candidate:
     def score(self, length_penalty: float | None) -> float:
         length = len(self.tokens)
         if length_penalty is not None:
-            return self.sum_logprob / ((5 + length) / 6) ** length_penalty
+            return self.sum_logprob / float(((5 + length) / 6) ** length_penalty)
         return self.sum_logprob / length if length else -math.inf
 
 

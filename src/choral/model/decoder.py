@@ -6,6 +6,7 @@ side as queries: a beam costs no copy of them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -97,11 +98,14 @@ class DecoderBlock(nn.Module):
 
 
 class TextDecoder(nn.Module):
+    blocks: Sequence[DecoderBlock]
+
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
         self.token_embedding = nn.Embedding(dims.n_vocab, dims.n_text_state)
         self.positional_embedding = nn.Parameter(torch.empty(dims.n_text_ctx, dims.n_text_state))
-        self.blocks = nn.ModuleList(DecoderBlock(dims.n_text_state, dims.n_text_head) for _ in range(dims.n_text_layer))
+        blocks = [DecoderBlock(dims.n_text_state, dims.n_text_head) for _ in range(dims.n_text_layer)]
+        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # which is a sequence of them
         self.ln = nn.LayerNorm(dims.n_text_state)
 
     def hear(self, features: Tensor) -> CrossMemory:  # [1, frames, state]

@@ -25,7 +25,7 @@ class Attention(nn.Module):
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
     def split_heads(self, x: Tensor) -> Tensor:  # [batch, n, state] → [batch, heads, n, head_dim]
-        return x.unflatten(-1, (self.n_head, -1)).transpose(1, 2)
+        return x.view(*x.shape[:2], self.n_head, -1).transpose(1, 2)
 
     def merge_heads(self, x: Tensor) -> Tensor:  # [batch, heads, n, head_dim] → [batch, n, state]
         projected: Tensor = self.out(x.transpose(1, 2).flatten(2))
@@ -39,8 +39,9 @@ class MLP(nn.Sequential):
 
 def attention_scores(q: Tensor, k: Tensor) -> Tensor:
     """Scaled products before the softmax, in float32: what word alignment looks at."""
-    scale = q.shape[-1] ** -0.25  # on both sides, as half precision overflows otherwise
-    return ((q * scale) @ (k * scale).transpose(-1, -2)).float()
+    scale = float(q.shape[-1]) ** -0.25  # on both sides, as half precision overflows otherwise
+    scores: Tensor = (q * scale) @ (k * scale).transpose(-1, -2)
+    return scores.float()
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
