@@ -81,6 +81,12 @@ def tiny_en_ct2() -> Path:
 
 
 @pytest.fixture(scope="session")
+def jfk() -> Path:
+    """ "And so, my fellow Americans": 11 seconds."""
+    return fetched(lambda: speech.jfk().path)
+
+
+@pytest.fixture(scope="session")
 def librivox() -> tuple[speech.Sample, ...]:
     """Five English sentences with their texts."""
     try:

@@ -14,7 +14,6 @@ from choral.config import ComputeType, EngineSettings
 from choral.engine.engine import Engine, EngineStats, torch_engine
 from choral.errors import MissingDependency, UsageError
 from choral.longform.align import align
-from choral.longform.cuts import whole_peak
 from choral.longform.language import detect_language
 from choral.longform.transcriber import OnProgress, Transcriber, Transcription
 from choral.model.store import Store, default_model
@@ -94,8 +93,7 @@ class Model:
     def detect_language(self, audio: AudioInput | Recording) -> dict[str, float]:
         """The probability of each language, likeliest first, from the first 30 s."""
         with self._recording(audio) as recording:
-            peak = whole_peak(recording, self._transcriber.dims.n_mels)
-            found = detect_language(self._engine, recording, 0, peak).probabilities
+            found = detect_language(self._engine, recording, self._transcriber.dims.n_mels).probabilities
         return dict(sorted(found.items(), key=lambda item: item[1], reverse=True))
 
     def align(

@@ -47,7 +47,7 @@ class TranscribeOptions:
     initial_prompt: str | None = option(None, "text that the first window is told came before it")
     carry_initial_prompt: bool = option(False, "tell every window the initial prompt, not only the first")
     hotwords: str | None = option(None, "words to expect, told to every window")
-    prefix: str | None = option(None, "text that the first window's transcript starts with")
+    prefix: str | None = option(None, "text that the first window goes on from; it is not repeated in the result")
     condition_on_previous_text: bool = option(True, "tell each window the text before it (sequential mode)")
     prompt_reset_temperature: float = option(
         0.5, "forget the text before when a window needed a temperature above this"

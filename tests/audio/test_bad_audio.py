@@ -16,7 +16,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from media_files import encode, png, wav
 
 from choral.audio import fetch, reader, source
 from choral.audio.recording import Recording
@@ -34,6 +33,7 @@ from choral.errors import (
     StorageError,
     UsageError,
 )
+from media_files import encode, png, wav
 
 TONES = (np.sin(np.arange(32_000) * 0.1) * 8_000).astype(np.int16)
 

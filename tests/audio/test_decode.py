@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 from av.audio.plane import AudioPlane
 from faster_whisper.audio import decode_audio
-from media_files import Sound, caf, encode, likeness, png, read_clip, wav, wav24, with_cover
 
 from choral.audio.layouts import channels_of, is_settled
 from choral.audio.recording import Recording
+from media_files import Sound, caf, encode, likeness, png, read_clip, wav, wav24, with_cover
 
 pytestmark = pytest.mark.speech
 SECONDS = 4.0

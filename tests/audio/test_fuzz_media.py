@@ -13,10 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from media_files import caf, encode, png, read_clip, wav, with_cover
 
 from choral.audio.recording import Recording
 from choral.errors import AudioError
+from media_files import caf, encode, png, read_clip, wav, with_cover
 
 pytestmark = pytest.mark.speech
 

@@ -16,10 +16,10 @@ import pytest
 import torch
 import whisper
 import whisper.audio
-from media_files import read_clip
 
 from choral.audio.mel import log_mel, mel_filters, mel_peak
 from choral.audio.recording import Recording
+from media_files import read_clip
 
 Samples = npt.NDArray[np.float32]
 TOLERANCE = 1e-5

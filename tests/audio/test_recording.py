@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from media_files import Sound, encode, read_clip, wav
 
 from choral.audio.recording import Recording
 from choral.errors import AudioTooLarge, StorageError
+from media_files import Sound, encode, read_clip, wav
 
 SCALE = np.float32(32768)
 

@@ -10,11 +10,11 @@ import pytest
 from faster_whisper.vad import VadOptions, get_speech_timestamps, get_vad_model
 from hypothesis import given
 from hypothesis import strategies as st
-from media_files import read_clip, wav
 
 from choral.audio import vad
 from choral.audio.recording import Recording
 from choral.audio.vad import Span, find_speech, speech_probabilities, speech_spans
+from media_files import read_clip, wav
 
 
 @pytest.fixture(scope="module")

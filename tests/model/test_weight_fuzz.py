@@ -9,10 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from small_models import random_tensors, write_ctranslate2, write_ggml, write_hugging_face, write_pt
 
 from choral.errors import ModelCorrupt
 from choral.model.weights import open_checkpoint
+from small_models import random_tensors, write_ctranslate2, write_ggml, write_hugging_face, write_pt
 
 N_MUTATIONS = 300
 EXTREMES = (0, 1, 0x7F, 0x80, 0xFF, 0x7FFF, 0xFFFF, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)

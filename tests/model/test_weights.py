@@ -8,6 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+
+from choral.errors import ModelCorrupt, ModelNotFound
+from choral.model.checkpoint import Checkpoint, LazyTensors, sinusoids
+from choral.model.weights import open_checkpoint
 from small_models import (
     SMALL,
     VOCABULARY,
@@ -21,10 +25,6 @@ from small_models import (
     write_pt,
     write_safetensors,
 )
-
-from choral.errors import ModelCorrupt, ModelNotFound
-from choral.model.checkpoint import Checkpoint, LazyTensors, sinusoids
-from choral.model.weights import open_checkpoint
 
 
 def assert_equal(checkpoint: Checkpoint, tensors: dict[str, np.ndarray]) -> None:

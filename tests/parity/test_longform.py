@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from oracle import Pair
 
 from choral.audio.recording import Recording
 from choral.types import Segment
+from oracle import Pair
 
 RATE = 16_000
 

@@ -20,6 +20,11 @@ def duration_s(path: Path) -> float:
 
 
 @pytest.mark.speech
+def test_the_famous_sentence() -> None:
+    assert duration_s(speech.jfk().path) == 11.0
+
+
+@pytest.mark.speech
 def test_five_sentences_with_their_texts() -> None:
     found = speech.librivox()
     assert [round(duration_s(sample.path), 2) for sample in found] == [7.1, 2.99, 5.3, 6.05, 3.29]

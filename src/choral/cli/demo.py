@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,8 @@ from choral.cli.work import Request, Work
 from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
 DESCRIPTION = """\
-A first try. Transcribes AUDIO, or five sentences of real speech that are fetched once (34 MB), and shows
-when each sentence is said. The model is fetched once, too.
+A first try. Transcribes AUDIO, or a famous sentence that is fetched once, and shows when each part of it
+is said. The model is fetched once, too.
 """
 
 
@@ -35,7 +34,7 @@ def add_command(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    inputs = expand(arguments.audio or [str(path) for path in sample_paths()])
+    inputs = expand(arguments.audio or [str(sample_path())])
     failures = Failures()
     for failure in inputs.failures:
         failures.tell(failure)
@@ -48,11 +47,11 @@ def run(arguments: argparse.Namespace) -> int:
         return Work(model, TimedLines(display), display, request, failures).run(inputs.found)
 
 
-def sample_paths() -> Sequence[Path]:
-    from choral.remote.speech import librivox
+def sample_path() -> Path:
+    from choral.remote.speech import jfk
 
     with download_bar("fetching real speech") as on_download:
-        return [sample.path for sample in librivox(on_progress=on_download)]
+        return jfk(on_progress=on_download).path
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ from choral.audio.constants import WINDOW_S
 from choral.audio.recording import Recording
 from choral.engine.window import Align, Window
 from choral.errors import UsageError
-from choral.longform.cuts import cut, n_mel_frames, whole_peak
-from choral.longform.language import detect_language
+from choral.longform.cuts import cut, n_mel_frames, opening, whole_peak
+from choral.longform.language import detect_in
 from choral.longform.transcriber import Transcriber
 from choral.longform.words import as_words, find_timings, merge_punctuation
 from choral.model.languages import to_code
@@ -29,16 +29,16 @@ def align(
             f"align takes at most {WINDOW_S} s of audio and this is {recording.duration:.1f} s: "
             "cut it, or transcribe it with word_timestamps"
         )
+    if not text.strip():
+        return ()
     tokens = tuple(tokenizer.encode(" " + text.strip()))
     if len(tokens) > dims.n_text_ctx - ROOM_FOR_SPECIALS:
         raise UsageError(f"the text has {len(tokens)} tokens, more than fit {WINDOW_S} s of audio: cut both")
     peak = whole_peak(recording, dims.n_mels)
     code = to_code(language) if language is not None else "en"
     if language is None and tokenizer.is_multilingual:
-        code = detect_language(engine, recording, 0, peak).best
+        code = detect_in(engine, opening(recording, peak)).best
     words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], code)
-    if len(words) < 2:  # the end of text alone
-        return ()
     n_frames = n_mel_frames(recording)
     work = Align(text_tokens=tokens, language=code, task="transcribe")
     aligned = engine.submit(Window(cut(recording, 0, n_frames, peak), work)).result()

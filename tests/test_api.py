@@ -1,0 +1,188 @@
+"""The Python front door on a real model and real speech."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import choral
+from choral.engine.window import Decode, Window
+from choral.errors import EngineClosed, ModelNotFound, UsageError
+from choral.longform.cuts import cut, n_mel_frames
+
+SENTENCE = " And so my fellow Americans ask not what your country can do for you ask what you can do for your country"
+
+
+@pytest.fixture(scope="module")
+def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
+    with choral.load(tiny_en_pt, device="cpu") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def multilingual(tiny_ggml: Path) -> Iterator[choral.Model]:
+    with choral.load(tiny_ggml, device="cpu") as loaded:
+        yield loaded
+
+
+def test_the_famous_sentence(model: choral.Model, jfk: Path) -> None:
+    transcript = model.transcribe(jfk, language="en", word_timestamps=True)
+    assert transcript.text == SENTENCE
+    assert transcript.language == "en"
+    assert transcript.language_probability is None
+    assert transcript.duration == 11.0
+    assert transcript.warnings == ()
+    americans = next(word for word in transcript.words if word.text == " Americans")
+    assert americans.start < 1.8 < americans.end
+    assert "".join(word.text for word in transcript.words) == transcript.text
+    assert "00:00:00,000 --> " in choral.formats.srt(transcript)
+
+
+@pytest.mark.parametrize("path", ["jfk", "bytes", "file", "array", "recording"])
+def test_every_kind_of_input_gives_the_same_text(path: str, model: choral.Model, jfk: Path) -> None:
+    with choral.Recording.open(jfk) as recording, jfk.open("rb") as file:
+        audio = {
+            "jfk": str(jfk),
+            "bytes": jfk.read_bytes(),
+            "file": file,
+            "array": recording.samples(0, recording.n_samples),
+            "recording": recording,
+        }[path]
+        assert model.transcribe(audio).text == SENTENCE
+
+
+def test_known_no_speech_probability(model: choral.Model, jfk: Path) -> None:
+    """CTranslate2's tests have the same number for this model and clip."""
+    with choral.Recording.open(jfk) as recording:
+        window = Window(cut(recording, 0, n_mel_frames(recording), None), Decode(language="en", max_tokens=1))
+        assert model._engine.submit(window).result().no_speech_prob == pytest.approx(0.06238, abs=1e-3)
+
+
+def test_segments_stream_as_they_become_final(model: choral.Model, jfk: Path) -> None:
+    with choral.Recording.open(jfk) as recording:
+        six_times = np.tile(recording.samples(0, recording.n_samples), 6)
+    before = model.stats.windows
+    stream = model.stream(six_times, temperature=0.0)
+    first = next(stream)
+    assert model.stats.windows == before + 1  # of more than 60 s, one window was enough for the first segment
+    rest = list(stream)
+    assert model.stats.windows > before + 1
+    assert [first, *rest] == list(model.transcribe(six_times, temperature=0.0).segments)
+
+
+def test_callbacks(model: choral.Model, jfk: Path) -> None:
+    segments: list[choral.Segment] = []
+    progress: list[tuple[float, float]] = []
+    transcript = model.transcribe(
+        jfk, on_segment=segments.append, on_progress=lambda done, total: progress.append((done, total))
+    )
+    assert tuple(segments) == transcript.segments
+    assert progress == sorted(progress)
+    assert progress[-1] == (11.0, 11.0)
+
+
+def test_detect_language(multilingual: choral.Model, jfk: Path) -> None:
+    probabilities = multilingual.detect_language(jfk)
+    assert next(iter(probabilities)) == "en"
+    assert probabilities["en"] > 0.9
+    assert sum(probabilities.values()) == pytest.approx(1, abs=1e-4)
+
+
+def test_an_english_model_detects_nothing(model: choral.Model, jfk: Path) -> None:
+    with pytest.raises(UsageError, match="English only"):
+        model.detect_language(jfk)
+    with pytest.raises(UsageError):
+        model.transcribe(jfk, language="fr")
+
+
+def test_align_finds_the_words_of_a_known_text(model: choral.Model, jfk: Path) -> None:
+    words = model.align(jfk, "And so, my fellow Americans: ask not what your country can do for you.")
+    assert [word.text for word in words][:5] == [" And", " so,", " my", " fellow", " Americans:"]
+    assert all(word.start <= word.end for word in words)
+    assert [word.start for word in words] == sorted(word.start for word in words)
+    americans = words[4]
+    assert americans.start < 1.8 < americans.end
+    assert model.align(jfk, "  ") == ()
+
+
+def test_align_refuses_what_does_not_fit(model: choral.Model) -> None:
+    with pytest.raises(UsageError, match="at most 30 s"):
+        model.align(np.ones(31 * 16_000, dtype=np.float32) * 0.1, "hello")
+    with pytest.raises(UsageError, match="tokens"):
+        model.align(np.ones(16_000, dtype=np.float32) * 0.1, "word " * 500)
+
+
+def test_fallback_language_and_words_encode_once(multilingual: choral.Model, jfk: Path) -> None:
+    """In the batched mode one window serves the language, every temperature and the words."""
+    before = multilingual.stats
+    options = {"temperature": (0.0, 0.4, 0.8), "logprob_threshold": 0.0, "no_speech_threshold": None}
+    transcript = multilingual.transcribe(jfk, mode="batched", word_timestamps=True, **options)
+    after = multilingual.stats
+    assert transcript.segments[0].temperature == 0.8
+    assert after.encoded - before.encoded == 1
+    assert after.windows - before.windows == 5  # language, three temperatures, words
+
+
+def test_samples_are_the_same_each_time_and_change_with_the_seed(model: choral.Model, jfk: Path) -> None:
+    def sampled(seed: int) -> tuple[int, ...]:
+        return model.transcribe(jfk, temperature=1.0, best_of=1, seed=seed).segments[0].tokens
+
+    first = sampled(1)
+    model.transcribe(jfk, temperature=0.5)  # something else in between
+    assert sampled(1) == first
+    assert any(sampled(seed) != first for seed in (2, 3, 4))
+
+
+def test_many_threads_get_what_each_would_get_alone(model: choral.Model, jfk: Path, speech_clips: list[Path]) -> None:
+    clips = [jfk, *speech_clips]
+    alone = [model.transcribe(clip).text for clip in clips]
+    together: dict[int, str] = {}
+    threads = [
+        threading.Thread(target=lambda i=i: together.__setitem__(i, model.transcribe(clips[i]).text))
+        for i in range(len(clips))
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [together[i] for i in range(len(clips))] == alone
+
+
+def test_wrong_options_are_named(model: choral.Model, jfk: Path) -> None:
+    with pytest.raises(UsageError, match="unknown option 'langauge'"):
+        model.transcribe(jfk, langauge="en")
+    with pytest.raises(UsageError, match="klingon"):
+        model.transcribe(jfk, language="klingon")
+    with pytest.raises(UsageError, match="not both"):
+        model.transcribe(jfk, choral.TranscribeOptions(), language="en")
+    with pytest.raises(UsageError, match="device"):
+        choral.load("tiny.en", device="tpu")
+    with pytest.raises(ModelNotFound, match="tiny"):
+        choral.load("tinny.en")
+
+
+def test_a_closed_model_says_so(tiny_en_pt: Path, jfk: Path) -> None:
+    model = choral.load(tiny_en_pt)
+    model.close()
+    model.close()
+    with pytest.raises(EngineClosed, match="load it again"):
+        model.transcribe(jfk)
+
+
+def test_a_stream_may_be_left_early(model: choral.Model, jfk: Path) -> None:
+    stream = model.stream(io.BytesIO(jfk.read_bytes()))
+    next(stream)
+    stream.close()  # type: ignore[attr-defined]
+    assert model.transcribe(jfk).text == SENTENCE
+
+
+@pytest.mark.parametrize("compute_type", ["bfloat16", "float16"])
+def test_lower_precision_hears_the_same(compute_type: str, tiny_en_pt: Path, jfk: Path) -> None:
+    with choral.load(tiny_en_pt, device="cpu", compute_type=compute_type) as model:
+        words = model.transcribe(jfk).text.lower().replace(",", "").replace(".", "").split()
+    assert words[:5] == ["and", "so", "my", "fellow", "americans"]

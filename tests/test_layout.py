@@ -1,0 +1,86 @@
+"""The promises of docs/architecture.md that a machine can check: who imports whom, what is long, what is light."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parent.parent / "src" / "choral"
+FILES = sorted(SOURCE.rglob("*.py"))
+LAYERS = [
+    {"errors", "types", "config", "storage"},
+    {"remote"},
+    {"audio", "model"},
+    {"engine"},
+    {"longform"},
+    {"api", "formats"},
+    {"bench"},
+    {"cli"},
+]
+EVERYWHERE = {"__init__", "__main__"}  # the package itself: names only, imported lazily
+
+
+def layer_of(module: str) -> int:
+    return next(i for i, layer in enumerate(LAYERS) if module in layer)
+
+
+def imported_modules(tree: ast.Module) -> set[str]:
+    """The modules of Choral that a file imports, at its top or in a function; type hints do not count."""
+    hints = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
+    skipped = {id(child) for hint in hints for child in ast.walk(hint)}
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and id(node) not in skipped:
+            parts = node.module.split(".")
+            if parts == ["choral"]:
+                found |= {alias.name for alias in node.names if not alias.name.startswith("__")}
+            elif parts[0] == "choral":
+                found.add(parts[1])
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_go_one_way(path: Path) -> None:
+    own = path.relative_to(SOURCE).with_suffix("").parts[0]
+    if own in EVERYWHERE:
+        return
+    for module in imported_modules(ast.parse(path.read_text())):
+        assert layer_of(module) <= layer_of(own), f"{own} must not import {module}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_nothing_is_long(path: Path) -> None:
+    text = path.read_text()
+    assert text.count("\n") <= 300
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert node.end_lineno is not None
+            assert node.end_lineno - node.lineno + 1 <= 60, f"{node.name} is too long"
+
+
+def test_most_functions_are_short() -> None:
+    lengths = sorted(
+        (node.end_lineno or 0) - node.lineno + 1
+        for path in FILES
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert lengths[len(lengths) * 9 // 10] < 30
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import choral", ["numpy", "torch", "av", "onnxruntime", "rich", "ctranslate2"]),
+        ("import choral; choral.load", ["torch", "av", "onnxruntime", "rich", "ctranslate2"]),
+        ("import choral; choral.formats.srt", ["numpy", "torch", "av", "onnxruntime"]),
+    ],
+)
+def test_imports_are_light(statement: str, absent: list[str]) -> None:
+    code = f"{statement}\nimport sys\nprint([name for name in {absent!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
