@@ -14,6 +14,7 @@ import pytest
 
 import choral as package
 from choral import formats
+from terminal_screen import Screen
 
 Start = Callable[..., Any]
 BAR = re.compile(r"[━╸╺].*× real time")
@@ -122,8 +123,6 @@ def test_standard_input_that_is_a_terminal_is_refused(terminal: Start) -> None:
 
 
 def test_the_screen_of_these_tests_knows_how_to_erase() -> None:
-    from conftest import Screen
-
     screen = Screen()
     screen.feed("one\r\ntwo\r\x1b[2K\x1b[1A\x1b[2Kthree\x1b[31m!\x1b[0m\r\nfour")
     assert screen.lines == ["three!", "four"]

@@ -18,7 +18,7 @@ from choral.longform.fallback import judge, needs_another
 from choral.types import TranscribeOptions
 from oracle import Pair
 
-CLIPS = {"en": 12, "es": 9, "fr": 9, "it": 8, "ru": 9}  # 47, and the five sentences of LibriVox
+CLIPS = {"en": 8, "es": 7, "fr": 8, "it": 7, "ru": 7}  # and the five sentences of LibriVox
 
 
 @dataclass(frozen=True)
