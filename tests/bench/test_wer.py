@@ -121,11 +121,12 @@ def test_the_command_beside_its_peers(tmp_path: Path, speech_clips: list[Path], 
         (tmp_path / f"{index}.txt").write_text("surely not what is said")
     command = [sys.executable, "-m", "choral.cli.main", "bench", "wer", str(tmp_path), "--model", str(tiny_en_pt)]
     done = subprocess.run(
-        [*command, "--peers", "--language", "en"], capture_output=True, text=True, check=True, env=dict(os.environ)
+        [*command, "--language", "en"], capture_output=True, text=True, check=True, env=dict(os.environ)
     )
     fields = json.loads(done.stdout.splitlines()[-1])
     assert set(fields["systems"]) == {"choral", "openai-whisper"}
     assert fields["systems"]["choral"]["errors"] == fields["systems"]["openai-whisper"]["errors"] > 0
+    assert fields["machine"]["versions"].keys() > {"choral", "torch", "openai-whisper"}
     assert fields["notes"] == [
         f"faster-whisper is not shown: it needs a CTranslate2 folder, and {tiny_en_pt} is not one"
     ]

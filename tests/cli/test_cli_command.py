@@ -52,7 +52,7 @@ def test_help_names_the_commands(choral: Run, arguments: list[str]) -> None:
         (["models"], "remove "),
         (["models", "pull", "--help"], "NAME"),
         (["bench"], "wer "),
-        (["bench", "wer", "--help"], "--peers"),
+        (["bench", "wer", "--help"], "--[no-]peers"),
         (["bench", "prep", "--help"], "AUDIO"),
     ],
 )

@@ -11,13 +11,10 @@ import importlib
 import importlib.util
 import io
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +24,7 @@ from choral.audio.constants import SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLE
 from choral.audio.mel import log_mel
 from choral.audio.recording import AudioInput, Recording
 from choral.audio.vad import speech_probabilities
+from choral.bench.machine import Machine, this_machine
 
 ROUNDS = 25
 MADE_UP_S = 120
@@ -53,9 +51,7 @@ class PrepReport:
     mel: tuple[MelTime, ...]
     decode_speed: float  # seconds of audio per second
     vad_speed: float
-    cpu: str
-    n_cpus: int
-    versions: tuple[tuple[str, str], ...]
+    machine: Machine
 
 
 def measure(audio: str | Path | None = None, *, rounds: int = ROUNDS) -> PrepReport:
@@ -71,20 +67,18 @@ def measure(audio: str | Path | None = None, *, rounds: int = ROUNDS) -> PrepRep
             mel=tuple(time for n_mels in N_MELS for time in _mel_times(window, n_mels, rounds)),
             decode_speed=recording.duration / decode_s,
             vad_speed=recording.duration / vad_s,
-            cpu=_cpu_name(),
-            n_cpus=os.cpu_count() or 1,
-            versions=_versions(),
+            machine=this_machine(),
         )
 
 
 def report(measured: PrepReport) -> str:
-    lines = [f"{measured.audio}, {measured.duration_s:.1f} s, on {measured.cpu} ({measured.n_cpus} cores)", ""]
+    machine = measured.machine
+    lines = [f"{measured.audio}, {measured.duration_s:.1f} s, on {machine.cpu} ({machine.n_cpus} cores)", ""]
     lines += [f"{'mel of 30 s':30} {'bins':>5} {'ms':>8} {'× choral':>9}"]
     lines += [f"{mel.name:30} {mel.n_mels:>5} {mel.window_ms:>8.2f} {mel.times_choral:>9.2f}" for mel in measured.mel]
     lines += ["", f"decoding         {measured.decode_speed:>7.0f} × real time"]
     lines += [f"voice detection  {measured.vad_speed:>7.0f} × real time", ""]
-    values = dataclasses.asdict(measured) | {"versions": dict(measured.versions)}
-    return "\n".join([*lines, json.dumps(values, ensure_ascii=False)]) + "\n"
+    return "\n".join([*lines, json.dumps(dataclasses.asdict(measured), ensure_ascii=False)]) + "\n"
 
 
 def _mel_times(window: Samples, n_mels: int, rounds: int) -> list[MelTime]:
@@ -158,26 +152,3 @@ def _made_up_mp3() -> bytes:
         for packet in [*stream.encode(frame), *stream.encode(None)]:
             container.mux(packet)
     return file.getvalue()
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
-def _versions() -> tuple[tuple[str, str], ...]:
-    packages = {
-        "numpy": "numpy",
-        "av": "av",
-        "onnxruntime": "onnxruntime",
-        "torch": "torch",
-        "openai-whisper": "whisper",
-        "faster-whisper": "faster_whisper",
-        "transformers": "transformers",
-    }
-    installed = ((name, version(name)) for name, module in packages.items() if _is_installed(module))
-    return (("python", platform.python_version()), *installed)

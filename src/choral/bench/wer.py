@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
 from choral.bench.corpus import Clip
+from choral.bench.machine import this_machine
 from choral.errors import MissingDependency
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue", "bo", "km"})
@@ -73,7 +74,7 @@ class Report:
         }
         clips, notes = len(self.clips), self.notes
         fields = {"benchmark": "wer", "model": self.model, "clips": clips, "systems": systems, "notes": notes}
-        return json.dumps(fields, ensure_ascii=False)
+        return json.dumps({**fields, "machine": asdict(this_machine())}, ensure_ascii=False)
 
 
 def measure(

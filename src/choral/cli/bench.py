@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli.arguments import Parser, add_flags, given_options
+from choral.cli.arguments import Parser, add_flags, describe, given_options
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import message
@@ -55,7 +55,12 @@ def _add_wer(actions: argparse._SubParsersAction[Any]) -> None:
     )
     wer.add_argument("folder", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
     wer.add_argument("--limit", type=int, metavar="N", help="stop after this many clips (default: all)")
-    wer.add_argument("--peers", action="store_true", help="run openai-whisper and faster-whisper too, if installed")
+    wer.add_argument(
+        "--peers",
+        action=argparse.BooleanOptionalAction,
+        default=True,
+        help=describe("run openai-whisper and faster-whisper too, where installed", True),
+    )
     wer.add_argument("--quiet", action="store_true", help="no progress: only the table")
     add_machine_flags(wer.add_argument_group("model and machine"))
     add_flags(wer.add_argument_group("transcription"), TranscribeOptions, WER_FLAGS)
