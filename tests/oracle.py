@@ -41,7 +41,10 @@ def oracle_from(checkpoint: Checkpoint) -> whisper.model.Whisper:
 
 
 def pair_from(path: Path) -> Iterator[Pair]:
-    checkpoint = open_checkpoint(path)
+    return pair_of(open_checkpoint(path))
+
+
+def pair_of(checkpoint: Checkpoint) -> Iterator[Pair]:
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
     engine = torch_engine(checkpoint, tokenizer, EngineSettings(device="cpu", compute_type="float32"))
     with Model("pair", engine, Transcriber(engine, tokenizer, checkpoint.dims)) as model:

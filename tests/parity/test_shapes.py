@@ -1,0 +1,59 @@
+"""Models of other shapes, with random weights: large-v3's bins and vocabulary, distilled decoders, odd sizes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import whisper
+
+from choral.audio.recording import Recording
+from choral.engine.window import Decode, DetectLanguage, Window
+from choral.longform.cuts import opening
+from choral.model.alignment_heads import for_model
+from choral.model.checkpoint import Checkpoint, expected_shapes
+from choral.model.dims import ModelDims
+from oracle import Pair, pair_of
+
+SHAPES = {
+    "large-v3's bins and vocabulary": ModelDims(128, 1500, 64, 2, 2, 51866, 448, 64, 2, 2),
+    "distilled: two decoder layers": ModelDims(80, 1500, 128, 2, 4, 51865, 448, 128, 2, 2),
+    "turbo's proportions": ModelDims(128, 1500, 64, 1, 8, 51866, 448, 64, 1, 1),
+    "English only, three heads": ModelDims(80, 1500, 96, 3, 1, 51864, 448, 96, 3, 3),
+}
+
+
+def random_checkpoint(dims: ModelDims) -> Checkpoint:
+    rng = np.random.default_rng(7)
+    tensors = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in expected_shapes(dims).items()}
+    return Checkpoint(dims=dims, tensors=tensors, alignment_heads=for_model(dims), vocabulary=None, path=Path("random"))
+
+
+@pytest.mark.parametrize("dims", SHAPES.values(), ids=SHAPES.keys())
+def test_shape(dims: ModelDims, jfk: Path) -> None:
+    for pair in pair_of(random_checkpoint(dims)):
+        with Recording.open(jfk) as recording:
+            audio = whisper.pad_or_trim(torch.tensor(recording.samples(0, recording.n_samples)))
+            mel = whisper.log_mel_spectrogram(audio, dims.n_mels)
+            window = opening(recording, None)
+            for beams in (1, 4):
+                compare(pair, mel, window, beams)
+            if dims.is_multilingual:
+                _, expected = pair.oracle.detect_language(mel)
+                found = pair.engine.submit(Window(window, DetectLanguage())).result()
+                assert found.probabilities == pytest.approx(expected, abs=1e-3)
+                assert len(found.probabilities) == dims.n_languages
+            assert (
+                pair.choral.transcribe(recording, word_timestamps=True, temperature=0.0, max_tokens=12).duration == 11
+            )
+
+
+def compare(pair: Pair, mel: torch.Tensor, window: object, beams: int) -> None:
+    options = whisper.DecodingOptions(language="en", fp16=False, sample_len=12, beam_size=beams if beams > 1 else None)
+    expected = whisper.decode(pair.oracle, mel, options)
+    work = Decode(language="en", max_tokens=12, n_candidates=beams, suppress_tokens=pair.tokenizer.suppressed((-1,)))
+    decoded = pair.engine.submit(Window(window, work)).result()  # type: ignore[arg-type]
+    assert list(decoded.tokens) == expected.tokens
+    assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)
