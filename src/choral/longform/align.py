@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from choral.audio.constants import WINDOW_S
+from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.window import Align, Window
 from choral.errors import UsageError
-from choral.longform.cuts import cut, n_mel_frames, opening, whole_peak
+from choral.longform.cuts import cut, n_mel_frames, opening
 from choral.longform.language import detect_in
 from choral.longform.transcriber import Transcriber
 from choral.longform.words import as_words, find_timings, merge_punctuation
@@ -34,7 +35,7 @@ def align(
     tokens = tuple(tokenizer.encode(" " + text.strip()))
     if len(tokens) > dims.n_text_ctx - ROOM_FOR_SPECIALS:
         raise UsageError(f"the text has {len(tokens)} tokens, more than fit {WINDOW_S} s of audio: cut both")
-    peak = whole_peak(recording, dims.n_mels)
+    peak = mel_peak(recording, dims.n_mels)
     code = to_code(language) if language is not None else "en"
     if language is None and tokenizer.is_multilingual:
         code = detect_in(engine, opening(recording, peak)).best

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choral.audio.constants import HOP_LENGTH, N_FFT, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
-from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.window import WindowAudio
 
@@ -43,11 +42,6 @@ def opening(recording: Recording, peak: float | None) -> WindowAudio:
     """The first 30 s, silence after a shorter recording: where the reference detects the language."""
     samples = recording.samples(0, WINDOW_SAMPLES + CONTEXT)
     return WindowAudio(samples=samples, lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=peak)
-
-
-def whole_peak(recording: Recording, n_mels: int) -> float:
-    """The loudest mel value of the whole recording, to which the reference scales all its windows."""
-    return mel_peak(recording, n_mels)
 
 
 def clips_from(seconds: tuple[float, ...], n_frames: int) -> list[Clip]:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
 from choral.engine.window import DetectLanguage, Languages, Window, WindowAudio
-from choral.longform.cuts import opening, whole_peak
+from choral.longform.cuts import opening
 
 
 def detect_language(engine: Engine, recording: Recording, n_mels: int) -> Languages:
     """From the first 30 s of a recording."""
-    return detect_in(engine, opening(recording, whole_peak(recording, n_mels)))
+    return detect_in(engine, opening(recording, mel_peak(recording, n_mels)))
 
 
 def detect_in(engine: Engine, audio: WindowAudio) -> Languages:

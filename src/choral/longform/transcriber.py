@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
+from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
 from choral.longform.chain import Chain, Request
-from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening, whole_peak
+from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening
 from choral.longform.drive import run_chains
 from choral.longform.language import detect_in
 from choral.longform.speech import cut_to_windows, keep_speech
@@ -91,7 +92,7 @@ class Transcription:
             return []
         is_batched = self.options.mode == "batched"
         # The reference scales every window to the whole recording; batched windows must not wait for its end.
-        peak = None if is_batched else whole_peak(self.recording, self.dims.n_mels)
+        peak = None if is_batched else mel_peak(self.recording, self.dims.n_mels)
         self.language = self.known_language() or self.detect(clips[0], peak)
         request = Request(
             recording=self.recording,
