@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import io
+import signal
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -172,6 +177,61 @@ def test_a_closed_model_says_so(tiny_en_pt: Path, jfk: Path) -> None:
     model.close()
     with pytest.raises(EngineClosed, match="load it again"):
         model.transcribe(jfk)
+
+
+def test_closing_stops_what_is_under_way(tiny_en_pt: Path, jfk: Path) -> None:
+    model = choral.load(tiny_en_pt)
+    started, failed = threading.Event(), []
+
+    def endless() -> None:
+        with choral.Recording.open(jfk) as recording:
+            audio = np.tile(recording.samples(0, recording.n_samples), 60)
+        with pytest.raises(EngineClosed) as caught:
+            model.transcribe(audio, on_segment=lambda segment: started.set())
+        failed.append(caught.value)
+
+    thread = threading.Thread(target=endless)
+    thread.start()
+    assert started.wait(60)
+    model.close()
+    thread.join(20)
+    assert len(failed) == 1
+
+
+def test_a_forgotten_model_ends_its_thread(tiny_en_pt: Path) -> None:
+    before = threading.active_count()
+    model = choral.load(tiny_en_pt)
+    assert threading.active_count() == before + 1
+    del model
+    gc.collect()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("seconds", [0.5, 1.5, 2.5])
+def test_control_c_at_any_time_ends_cleanly(seconds: float, tiny_en_pt: Path, jfk: Path) -> None:
+    """Also while torch or the weights load: an interpreter that went away under a thread would abort."""
+    code = (
+        "import choral, numpy, sys\n"
+        "model = choral.load(sys.argv[1])\n"
+        "audio = numpy.tile(choral.Recording.open(sys.argv[2]).samples(0, 176000), 60)\n"
+        "model.transcribe(audio)\n"
+    )
+    command = [sys.executable, "-c", code, str(tiny_en_pt), str(jfk)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        time.sleep(seconds)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode in (1, -signal.SIGINT)
+    assert "KeyboardInterrupt" in errors
+    assert "terminate" not in errors
+
+
+def test_a_moment_of_audio_has_no_words(model: choral.Model, jfk: Path) -> None:
+    thresholds = {"no_speech_threshold": None, "logprob_threshold": None, "temperature": 0.0}
+    for mode in ("sequential", "batched"):
+        options = {"mode": mode, "vad": False, "clip_timestamps": (1.0, 1.01), "word_timestamps": True, **thresholds}
+        assert model.transcribe(jfk, **options).words == ()
+    assert model.align(np.ones(160, dtype=np.float32) * 0.1, "hello world") == ()
 
 
 def test_a_stream_may_be_left_early(model: choral.Model, jfk: Path) -> None:

@@ -128,6 +128,8 @@ class Model:
     ) -> Transcription:
         if options is not None and given:
             raise UsageError("give either options or single options by name, not both")
+        if options is not None and not isinstance(options, TranscribeOptions):
+            raise UsageError("options must be choral.TranscribeOptions(...); or give them by name: language='en'")
         chosen = options if options is not None else TranscribeOptions.of(**given)
         return self._transcriber.start(recording, chosen, on_progress)
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
+from choral.checks import check_fields
 from choral.errors import UsageError
 
 ComputeType = Literal["auto", "float32", "float16", "bfloat16"]
@@ -17,11 +18,9 @@ class EngineSettings:
     threads: int = 0  # CPU threads; 0: as many as the machine has cores
 
     def __post_init__(self) -> None:
+        check_fields(self)
         kind, _, index = self.device.partition(":")
         if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
             raise UsageError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
-        if self.compute_type not in get_args(ComputeType):
-            choices = ", ".join(get_args(ComputeType))
-            raise UsageError(f"compute type is {self.compute_type!r}; it must be one of {choices}")
         if not 0 <= self.threads <= 4096:
             raise UsageError(f"threads is {self.threads!r}; it must be 0 (all cores) or a count of threads")

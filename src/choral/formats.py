@@ -174,6 +174,8 @@ def _vtt_time(seconds: float) -> str:
 
 def _cues(transcript: Transcript, subtitles: SubtitleOptions, format_time: FormatTime) -> Iterator[_Cue]:
     segments = transcript.segments
+    if segments and subtitles.needs_words and all(segment.words is None for segment in segments):
+        raise UsageError("this layout of subtitles needs the times of words: transcribe with word_timestamps=True")
     if not segments or segments[0].words is None:
         for segment in segments:
             line = segment.text.strip().replace("-->", "->")

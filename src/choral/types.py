@@ -7,11 +7,10 @@ fields and their help texts. All times are seconds from the start of the audio.
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
+from choral.checks import check_fields
 from choral.errors import UsageError
 
 Task = Literal["transcribe", "translate"]
@@ -47,7 +46,9 @@ class TranscribeOptions:
     initial_prompt: str | None = option(None, "text that the first window is told came before it")
     carry_initial_prompt: bool = option(False, "tell every window the initial prompt, not only the first")
     hotwords: str | None = option(None, "words to expect, told to every window")
-    prefix: str | None = option(None, "text that the first window goes on from; it is not repeated in the result")
+    prefix: str | None = option(
+        None, "text that the first window goes on from, not repeated in the result; best with --no-timestamps"
+    )
     condition_on_previous_text: bool = option(True, "tell each window the text before it (sequential mode)")
     prompt_reset_temperature: float = option(
         0.5, "forget the text before when a window needed a temperature above this"
@@ -89,8 +90,7 @@ class TranscribeOptions:
     )
 
     def __post_init__(self) -> None:
-        _require_choice("task", self.task, get_args(Task))
-        _require_choice("mode", self.mode, get_args(Mode))
+        check_fields(self)
         _require_range("vad_threshold", self.vad_threshold, 0, 1)
         _require_range("vad_min_silence", self.vad_min_silence, 0, 60)
         for temperature in self.temperatures:
@@ -106,14 +106,15 @@ class TranscribeOptions:
             _require_range("length_penalty", self.length_penalty, 0, 1)
         if self.max_initial_timestamp is not None:
             _require_range("max_initial_timestamp", self.max_initial_timestamp, 0, 30)
-        if self.hallucination_silence_threshold is not None and not self.word_timestamps:
-            raise UsageError("hallucination_silence_threshold needs word_timestamps: switch them on too")
+        if self.hallucination_silence_threshold is not None:
+            _require_range("hallucination_silence_threshold", self.hallucination_silence_threshold, 0, 3600)
+            if not self.word_timestamps:
+                raise UsageError("hallucination_silence_threshold needs word_timestamps: switch them on too")
         _require_clips(self.clip_timestamps)
 
     @property
     def temperatures(self) -> tuple[float, ...]:
-        value = self.temperature
-        return tuple(value) if isinstance(value, Sequence) else (float(value),)
+        return self.temperature if isinstance(self.temperature, tuple) else (self.temperature,)
 
     @classmethod
     def of(cls, **given: object) -> TranscribeOptions:
@@ -122,8 +123,7 @@ class TranscribeOptions:
         unknown = sorted(set(given) - known)
         if unknown:
             raise UsageError(f"unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}")
-        tuples = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
-        return cls(**tuples)  # type: ignore[arg-type]
+        return cls(**given)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ class SubtitleOptions:
     max_words_per_line: int | None = option(None, "most words in a subtitle (not with --max-line-width)")
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for name in ("max_line_width", "max_line_count", "max_words_per_line"):
             value = getattr(self, name)
             if value is not None:
@@ -188,24 +189,18 @@ class SubtitleOptions:
         return self != SubtitleOptions()
 
 
-def _require_choice(name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise UsageError(f"{name} is {value!r}; it must be one of {', '.join(choices)}")
-
-
 def _require_range(name: str, value: float, low: float, high: float) -> None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value) or not low <= value <= high:
+    if not low <= value <= high:
         raise UsageError(f"{name} is {value!r}; it must be a number from {low} to {high}")
 
 
 def _require_count(name: str, value: int, high: int) -> None:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= high:
+    if not 1 <= value <= high:
         raise UsageError(f"{name} is {value!r}; it must be a whole number from 1 to {high}")
 
 
 def _require_clips(clips: tuple[float, ...]) -> None:
-    if any(not math.isfinite(clip) or clip < 0 for clip in clips):
+    if any(clip < 0 for clip in clips):
         raise UsageError("clip_timestamps must be seconds from 0 up, for example 0,30,60,90")
     if list(clips) != sorted(clips):
         raise UsageError("clip_timestamps must rise: start,end,start,end,…")

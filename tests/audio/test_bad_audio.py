@@ -278,6 +278,22 @@ def test_bad_address(server: str, path: str, error: type[ChoralError], message: 
     assert type(caught.value) is error
 
 
+def test_address_as_people_write_it(server: str) -> None:
+    with Recording.open(server + "/ü und a.wav?q=ä b") as recording:
+        assert recording.n_samples == 32_000
+
+
+def test_files_that_cannot_be_read_as_bytes(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    path.write_bytes(b"RIFF")
+    with path.open() as text, pytest.raises(UsageError, match="binary mode"):
+        Recording.open(text)  # type: ignore[arg-type]
+    with path.open("rb") as closed:
+        pass
+    with pytest.raises(AudioError, match="closed file"):
+        Recording.open(closed)
+
+
 def test_address_that_does_not_answer_in_time(server: str) -> None:
     with pytest.raises(FetchFailed, match="no answer in time"):
         fetch.fetch(server + "/slow", stall_timeout_s=0.2)

@@ -104,6 +104,8 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
             field.type.removesuffix(" | None"), ["1"]
         )
         arguments = [flag, *value]
+        if field.name == "language":
+            arguments = [flag, "Welsh"]
         if field.name == "hallucination_silence_threshold":
             arguments.append("--word-timestamps")
         parsed, unknown = build_parser().parse_known_args(["transcribe", "a.mp3", *arguments])
@@ -126,6 +128,7 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
         (["--max-line-width", "40", "--format", "json"], "--max-line-width lays out subtitles"),
         (["--max-line-width", "40", "--format", "srt", "--no-word-timestamps"], "leave out --no-word-timestamps"),
         (["--max-line-count", "2", "--format", "srt"], "max_line_count has no effect without max_line_width"),
+        (["--language", "klingon"], "unknown language 'klingon'"),
         (["--hallucination-silence-threshold", "2"], "needs word_timestamps"),
     ],
 )

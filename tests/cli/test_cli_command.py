@@ -72,6 +72,12 @@ def test_version(choral: Run) -> None:
     [
         (["sing"], "invalid choice: 'sing'"),
         (["transcribe"], "the following arguments are required: AUDIO"),
+        (["transcribe", "--bogus"], "unknown option --bogus"),
+        (["transcribe", "--quiet", "--beam-sise=5"], "unknown option --beam-sise (did you mean --beam-size?)"),
+        (["transcribe", "-dash.wav"], "unknown option -dash.wav (if it is a file, write ./-dash.wav)"),
+        (["transcribe", "a.mp3", "-dash.wav"], "(if it is a file, write ./-dash.wav)"),
+        (["transcribe", "ftp://example.org/y.mp3"], "ftp addresses are not supported"),
+        (["transcribe", "a.mp3", "--model", "no-such-model", "--language", "klingon"], "unknown language 'klingon'"),
         (["transcribe", "a.mp3", "--beam-sise", "5"], "unknown option --beam-sise (did you mean --beam-size?)"),
         (["transcribe", "a.mp3", "--word_timestamp"], "did you mean --word-timestamps?"),
         (["transcribe", "a.mp3", "--beam", "5"], "unknown option --beam"),

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from choral.cli.inputs import Inputs, expand
-from choral.errors import AudioNotFound
+from choral.errors import AudioNotFound, UsageError
 
 
 @pytest.fixture
@@ -92,6 +92,22 @@ def test_addresses_keep_their_name_and_hide_their_secrets() -> None:
     assert item.label == "https://example.org/talks/my%20talk.mp3"
     assert expand(["HTTP://example.org/"]).found[0].file_name == "example.org"
     assert "/" not in expand(["http://example.org/a%2Fb.mp3"]).found[0].file_name
+
+
+@pytest.mark.parametrize(
+    ("address", "label", "scheme"),
+    [
+        ("ftp://me:secret@example.org/y.mp3", "ftp://example.org/y.mp3", "ftp"),
+        ("file:///tmp/y.mp3", "file:///tmp/y.mp3", "file"),
+        ("S3://bucket/*.mp3", "s3://bucket/*.mp3", "s3"),
+    ],
+)
+def test_other_addresses_are_told_apart_from_missing_files(address: str, label: str, scheme: str) -> None:
+    inputs = expand([address])
+    assert inputs.found == ()
+    (failure,) = inputs.failures
+    assert isinstance(failure.error, UsageError)
+    assert str(failure) == f"{label}: {scheme} addresses are not supported; give a path or an http or https address"
 
 
 def test_standard_input() -> None:

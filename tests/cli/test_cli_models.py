@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,17 @@ def store(tmp_path: Path) -> dict[str, str]:
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)
         (folder / "model.bin").write_bytes(bytes(2_500_000))
-        Manifest(name, "a test", ".", (StoredFile("model.bin", 2_500_000, "00"),)).write(folder)
+        sha256 = hashlib.sha256(bytes(2_500_000)).hexdigest()
+        Manifest(name, "a test", ".", (StoredFile("model.bin", 2_500_000, sha256),)).write(folder)
     (tmp_path / "models/tiny/model.bin").write_bytes(b"short")
     return {"CHORAL_MODELS": str(tmp_path / "models")}
 
 
 def test_list_shows_what_is_installed_and_what_can_be(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     result = choral("models", "list", env=store)
-    assert (result.code, result.errors) == (0, "")
+    assert result.code == 0
+    weights = tmp_path / "models/tiny/model.bin"
+    assert result.errors == f"tiny is damaged: {weights} has 5 bytes and should have 2,500,000\n"
     lines = result.out.splitlines()
     assert lines[0].split() == ["name", "installed", "size", "source", "path"]
     rows = {line.split()[0]: line.split()[1:] for line in lines[1:]}
@@ -44,6 +48,31 @@ def test_path(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     missing = choral("models", "path", "small", env=store)
     assert (missing.code, missing.out) == (4, "")
     assert "choral models pull small" in missing.errors
+
+
+def test_verify_reads_every_byte(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+    result = choral("models", "verify", "base", env=store)
+    assert (result.code, result.errors) == (0, "base is whole: 2.5 MB read\n")
+    result = choral("models", "verify", "base", "tiny", "small", "junk", env=store)
+    assert (result.code, result.out) == (4, "")
+    base, tiny, small, junk = result.errors.splitlines()
+    assert base == "base is whole: 2.5 MB read"
+    assert tiny.startswith("choral: tiny: the model 'tiny' is damaged: ")
+    assert small == f"choral: small: the model 'small' is not installed in {tmp_path / 'models'}"
+    assert junk.startswith("choral: junk: there is no model called 'junk'")
+
+
+def test_what_is_listed_can_be_removed(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "models/junk").mkdir()
+    listed = choral("models", "list", env=store)
+    assert [line.split()[:2] for line in listed.out.splitlines()[1:4]] == [
+        ["base", "yes"],
+        ["junk", "damaged"],
+        ["tiny", "damaged"],
+    ]
+    result = choral("models", "remove", "junk", env=store)
+    assert (result.code, result.errors) == (0, "junk is removed: 0 kB freed\n")
+    assert not (tmp_path / "models/junk").exists()
 
 
 def test_remove(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
@@ -68,3 +97,14 @@ def test_pull_of_unknown_and_damaged_models(choral: Run, store: dict[str, str]) 
     assert result.code == 4
     assert "there is no model called 'bass'. Did you mean base" in result.errors
     assert "the model 'tiny' is damaged" in result.errors
+
+
+def test_pull_of_what_is_here(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "mine.pt").write_bytes(b"x")
+    result = choral("models", "pull", "./mine.pt", tmp_path, "./base", env=store)
+    assert result.code == 4
+    file, folder, absent = result.errors.splitlines()
+    assert "is a file on this machine, not the name of a model: it needs no pulling" in file
+    assert "is a folder on this machine, not the name of a model: it needs no pulling" in folder
+    assert absent.startswith("choral: ./base: there is no model called './base'. Did you mean base")
+    assert absent.endswith("; a Hugging Face repository (org/name) will do too")

@@ -51,6 +51,17 @@ def test_names_stay_short_enough_for_file_systems(tmp_path: Path) -> None:
     assert name == "ü" * 100 + ".txt"
 
 
+@pytest.mark.parametrize("name", ["x." + "y" * 250, "ü" * 120 + ".mp3", "z" * 234 + "." + "y" * 19])
+def test_the_longest_names_can_be_written(name: str, tmp_path: Path) -> None:
+    inputs = [Input(f"{folder}/{name}", name) for folder in "abc"]
+    plan = plan_outputs(inputs, tmp_path, ("verbose_json",))
+    paths = [plan.path(item, ".partial.json") for item in inputs]
+    for path in paths:
+        write_file(path, "text")
+    assert len(set(paths)) == 3
+    assert all(path.read_text() == "text" for path in paths)
+
+
 def test_a_file_is_written_whole_with_the_usual_permissions(tmp_path: Path) -> None:
     usual = tmp_path / "usual"
     usual.touch()
@@ -92,6 +103,28 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
         make_folder(tmp_path / "out")
     with pytest.raises(StorageError, match="could not be written"):
         make_folder(tmp_path / "out" / "deeper")
+
+
+def test_a_folder_whose_name_is_too_long(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="File name too long"):
+        make_folder(tmp_path / ("x" * 300))
+
+
+@pytest.fixture
+def no_root() -> Iterator[None]:
+    """Root may enter every folder; nobody else may."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(65534)
+    yield
+    os.seteuid(before)
+
+
+def test_a_folder_below_one_that_may_not_be_entered(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "locked").mkdir(mode=0)
+    request.getfixturevalue("no_root")
+    with pytest.raises(StorageError, match="no permission"):
+        make_folder(tmp_path / "locked" / "out")
 
 
 def test_folders_are_made(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from choral.cli.failures import Failure, Failures
-from choral.cli.progress import clock, shorten, size, speed, time_left
-from choral.errors import AudioEmpty, ChoralError, NotAudio, WindowFailed
+from choral.cli.failures import Failure, Failures, error_lines
+from choral.cli.progress import clock, printable, shorten, size, speed, time_left
+from choral.errors import AudioEmpty, ChoralError, ModelNotFound, NotAudio, WindowFailed
 
 
 @pytest.mark.parametrize(
@@ -50,6 +50,25 @@ def test_the_exit_code_is_that_of_one_kind_of_failure(errors: list[ChoralError],
 
 
 def test_a_failure_names_its_file_once() -> None:
-    assert str(Failure("a.mp3", NotAudio("a.mp3 is not audio"))) == "a.mp3: is not audio"
+    assert str(Failure("a.mp3", NotAudio("a.mp3 is not audio"))) == "a.mp3 is not audio"
     assert str(Failure("a.mp3", NotAudio("a.mp3: no decoder"))) == "a.mp3: no decoder"
+    assert str(Failure("a.mp3", NotAudio("'a.mp3' does not exist"))) == "'a.mp3' does not exist"
     assert str(Failure("a.mp3", NotAudio("no decoder"))) == "a.mp3: no decoder"
+    assert str(Failure("a", NotAudio("an odd file"))) == "a: an odd file"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("né 漢\u3000字.mp3 → a", "né 漢\u3000字.mp3 → a"),
+        ("a\nb\tc\r.mp3", r"a\nb\tc\r.mp3"),
+        ("\x1b[2Jx\x9b\u202e\udcff", r"\x1b[2Jx\x9b\u202e\udcff"),
+    ],
+)
+def test_control_characters_are_made_visible(text: str, expected: str) -> None:
+    assert printable(text) == expected
+
+
+def test_only_errors_of_models_have_several_lines() -> None:
+    assert error_lines("x: tried:\n  a", ModelNotFound("")) == ["choral: x: tried:", "  a"]
+    assert error_lines("x\ny.mp3: gone", NotAudio("")) == ["choral: x\ny.mp3: gone"]

@@ -81,7 +81,7 @@ def test_several_files_each_leave_a_line(
     assert run.finish() == 3
     first, bad, third, total = run.screen.lines
     assert re.fullmatch(rf"a\.wav → out/a\.txt, \.srt: {FACTS}", first)
-    assert bad.startswith("choral: in/b [bold].mp3: ")
+    assert bad.startswith("choral: in/b [bold].mp3 is ")
     assert re.fullmatch(rf"c \[bold\]\.wav → out/c \[bold\]\.txt, \.srt: {FACTS}", third)
     assert re.fullmatch(r"2 done, 1 failed: 0:\d\d of audio in \d+\.\d s, \d+(\.\d)?× real time", total)
     assert "all files" in run.screen.sent

@@ -157,3 +157,45 @@ def test_options_that_cannot_be_right() -> None:
     ):
         with pytest.raises(choral.errors.UsageError, match=next(iter(wrong))):
             TranscribeOptions(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("language", 5),
+        ("language", ["en"]),
+        ("temperature", None),
+        ("temperature", "0"),
+        ("temperature", True),
+        ("clip_timestamps", "0,1"),
+        ("clip_timestamps", ["0", "1"]),
+        ("clip_timestamps", 1.5),
+        ("suppress_tokens", "-1"),
+        ("suppress_tokens", [1.5]),
+        ("suppress_tokens", None),
+        ("no_speech_threshold", float("nan")),
+        ("logprob_threshold", "low"),
+        ("prompt_reset_temperature", "x"),
+        ("initial_prompt", 7),
+        ("prepend_punctuations", None),
+        ("vad", "no"),
+        ("word_timestamps", "no"),
+        ("seed", None),
+        ("beam_size", 2.0),
+    ],
+)
+def test_options_of_the_wrong_type(name: str, value: object) -> None:
+    with pytest.raises(choral.errors.UsageError, match=f"{name} is .*; it must be "):
+        TranscribeOptions.of(**{name: value})
+
+
+def test_options_from_numpy_and_lists() -> None:
+    options = TranscribeOptions.of(
+        beam_size=np.int64(2),
+        vad_threshold=np.float32(0.25),
+        temperature=np.array([0.0, 0.5]),
+        clip_timestamps=[0, 1],
+        suppress_tokens=[-1, 5],
+    )
+    assert (options.beam_size, options.vad_threshold, options.temperatures) == (2, 0.25, (0.0, 0.5))
+    assert (options.clip_timestamps, options.suppress_tokens) == ((0.0, 1.0), (-1, 5))

@@ -60,6 +60,8 @@ def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) ->
         return _of_url(audio, match.group(1).lower())
     if isinstance(audio, str | os.PathLike):
         return _of_path(os.fspath(audio))
+    if isinstance(audio, io.TextIOBase):
+        raise UsageError("the given file is open for text: open it in binary mode")
     if callable(getattr(audio, "read", None)):
         name = getattr(audio, "name", None)
         shown = name if isinstance(name, str) else "the given stream"
@@ -96,7 +98,7 @@ def _of_file(file: IO[bytes], name: str, *, suffix: str, is_ours: bool) -> Sourc
             with opened:
                 opened = Source(name, suffix, spool(_chunks(file), name, MAX_STREAM_BYTES), is_ours=True)
         _require_content(opened.file, name)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: the caller's file is closed
         opened.close()
         raise unreadable(name, error) from error
     except (AudioError, UsageError):

@@ -9,13 +9,17 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import itertools
+import os
 import shutil
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from choral.cli.inputs import MEDIA_EXTENSIONS, STDIN
 from choral.cli.outputs import write_stdout
 from choral.errors import UsageError
+from choral.types import TranscribeOptions
 
 Options = TypeVar("Options")
 HELP_WIDTH = 100
@@ -46,14 +50,37 @@ class Parser(argparse.ArgumentParser):
         write_stdout(self.format_help())
 
     def error(self, message: str) -> NoReturn:
-        raise UsageError(f"{message}\nSee `{self.prog} --help`.")
+        raise UsageError(f"{message}; see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
+        """As argparse does, but a flag that it does not know is told before an argument that is missing."""
+        try:
+            return super().parse_known_args(args, namespace)
+        except UsageError as error:
+            has_commands = self._subparsers is not None
+            if not has_commands and "arguments are required" in str(error):
+                self.refuse_unknown_flags(args)
+            raise
+
+    def refuse_unknown_flags(self, arguments: Sequence[str]) -> None:
+        before = itertools.takewhile(lambda argument: argument != "--", arguments)
+        flags = [argument for argument in before if argument.startswith("-") and argument != STDIN]
+        unknown = [flag for flag in flags if flag.partition("=")[0] not in self._option_string_actions]
+        if unknown:
+            self.refuse_unknown(unknown)
 
     def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
         name = unknown[0].partition("=")[0]
         near = difflib.get_close_matches(name, self._option_string_actions, n=1)
         hint = f" (did you mean {near[0]}?)" if near else ""
+        if name.startswith("-") and _is_like_file(unknown[0]):
+            hint = f" (if it is a file, write ./{unknown[0]})"
         kind = "option" if name.startswith("-") else "argument"
         self.error(f"unknown {kind} {name}{hint}")
+
+
+def _is_like_file(argument: str) -> bool:
+    return os.path.lexists(argument) or os.path.splitext(argument)[1].lower() in MEDIA_EXTENSIONS
 
 
 def normalise(arguments: Iterable[str]) -> list[str]:
@@ -92,6 +119,16 @@ def given_options(namespace: argparse.Namespace, options_class: type[Options]) -
     assert dataclasses.is_dataclass(options_class)
     names = [field.name for field in dataclasses.fields(options_class)]
     return {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
+
+
+def read_options(given: dict[str, Any]) -> TranscribeOptions:
+    """The options, with a language that exists: better known before a model is loaded than after it."""
+    from choral.model.languages import to_code
+
+    options = TranscribeOptions.of(**given)
+    if options.language is not None:
+        to_code(options.language)
+    return options
 
 
 def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], hint: Any) -> None:

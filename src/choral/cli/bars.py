@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from choral.cli.progress import clock, is_watched, message, shorten, size, speed, time_left
+from choral.cli.progress import clock, is_watched, message, printable, shorten, size, speed, time_left
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -145,7 +145,7 @@ def download_bar(label: str, *, is_quiet: bool = False) -> Iterator[OnDownload]:
         _text_column(left),
     ]
     with _progress(columns) as progress:
-        task_id = progress.add_task(label, total=None)
+        task_id = progress.add_task(printable(label), total=None)
         yield lambda done, total: progress.update(task_id, completed=done, total=total)
 
 

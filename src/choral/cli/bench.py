@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli.arguments import Parser, add_flags, describe, given_options
+from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import message
@@ -82,7 +82,7 @@ def run_wer(arguments: argparse.Namespace) -> int:
         raise UsageError("limit must be a whole number from 1 up")
     clips = read_corpus(arguments.folder)[: arguments.limit]
     wer.normaliser("en")  # a missing package is better known before the work than after it
-    options = TranscribeOptions.of(**given_options(arguments, TranscribeOptions))
+    options = read_options(given_options(arguments, TranscribeOptions))
     progress = ClipLog(len(clips), is_quiet=arguments.quiet)
     with closing(load_model(arguments)) as model:
         systems, notes = [peers.choral_system(model, options)], []

@@ -11,7 +11,7 @@ from typing import Any
 from choral.cli.arguments import Parser
 from choral.cli.bars import download_bar
 from choral.cli.failures import Failures
-from choral.cli.inputs import Input, expand
+from choral.cli.inputs import Input, expand, require_stdin
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import Display, message, open_progress
@@ -40,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         failures.tell(failure)
     if not inputs.found:
         return failures.exit_code
+    require_stdin(inputs)
     with closing(load_model(arguments)) as model, open_progress(len(inputs.found), is_quiet=False) as display:
         with display.paused():
             message(f"model {model.name} on {model.device}, {model.compute_type}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from choral.cli.progress import message
-from choral.errors import ChoralError
+from choral.errors import ChoralError, ModelError
 
 
 @dataclass(frozen=True)
@@ -16,8 +16,15 @@ class Failure:
     error: ChoralError
 
     def __str__(self) -> str:
-        reason = str(self.error).removeprefix(f"{self.label}: ").removeprefix(f"{self.label} ")
-        return f"{self.label}: {reason}"
+        """The label once, whether or not the error's own text begins with it."""
+        text = str(self.error)
+        names_itself = text.startswith((f"{self.label}: ", f"{self.label} ", f"{self.label!r} "))
+        return text if names_itself else f"{self.label}: {text}"
+
+
+def error_lines(text: str, error: ChoralError) -> list[str]:
+    """Those of a model list the sources that were tried; a line break in any other is part of a file's name."""
+    return f"choral: {text}".split("\n") if isinstance(error, ModelError) else [f"choral: {text}"]
 
 
 @dataclass
@@ -25,7 +32,7 @@ class Failures:
     told: list[Failure] = field(default_factory=list)
 
     def tell(self, failure: Failure) -> None:
-        message(f"choral: {failure}")
+        message(*error_lines(str(failure), failure.error))
         self.told.append(failure)
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from typing import BinaryIO
 from urllib.parse import unquote, urlsplit
 
 from choral.cli.failures import Failure
-from choral.errors import AudioDenied, AudioError, AudioNotFound
+from choral.errors import AudioDenied, AudioError, AudioNotFound, UsageError
 
 STDIN = "-"
 AUDIO_EXTENSIONS = frozenset(
@@ -33,6 +34,7 @@ VIDEO_EXTENSIONS = frozenset(
     )
 )  # fmt: skip
 MEDIA_EXTENSIONS = AUDIO_EXTENSIONS | VIDEO_EXTENSIONS
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # two letters at least: "C:" is a drive
 
 
 @dataclass(frozen=True)
@@ -48,15 +50,11 @@ class Input:
         """What messages call it, without the passwords that an address may hold."""
         if self.source == STDIN:
             return "<stdin>"
-        if self.is_file:
-            return self.source
-        from choral.remote.transport import shown
-
-        return shown(self.source)
+        return self.source if self.is_file else _shown(self.source)
 
     @property
     def audio(self) -> str | BinaryIO:
-        """What the Python API takes for it."""
+        """What the Python API takes for it; `require_stdin` comes before."""
         return sys.stdin.buffer if self.source == STDIN else self.source
 
 
@@ -81,13 +79,30 @@ def expand(arguments: Iterable[str]) -> Inputs:
         try:
             for item in _expand_one(argument, failures):
                 found.setdefault(_identity(item), item)
-        except AudioError as error:
-            failures.append(Failure(argument, error))
+        except (AudioError, UsageError) as error:
+            failures.append(Failure(_shown(argument) if _scheme(argument) else argument, error))
     return Inputs(tuple(found.values()), tuple(failures), has_folder)
 
 
-def is_url(argument: str) -> bool:
-    return argument.lower().startswith(("http://", "https://"))
+def require_stdin(inputs: Inputs) -> None:
+    """Refuse standard input that is asked for and cannot hold audio."""
+    if not any(item.source == STDIN for item in inputs.found):
+        return
+    if sys.stdin is None:
+        raise UsageError("standard input is closed: pipe audio into it, as in `choral transcribe - < talk.mp3`")
+    if sys.stdin.isatty():
+        raise UsageError("standard input is a terminal: pipe audio into it, as in `choral transcribe - < talk.mp3`")
+
+
+def _scheme(argument: str) -> str:
+    match = _SCHEME.match(argument)
+    return match.group(1).lower() if match else ""
+
+
+def _shown(address: str) -> str:
+    from choral.remote.transport import shown
+
+    return shown(address)
 
 
 def _identity(item: Input) -> str:
@@ -97,7 +112,9 @@ def _identity(item: Input) -> str:
 def _expand_one(argument: str, failures: list[Failure]) -> Iterator[Input]:
     if argument == STDIN:
         yield Input(STDIN, "stdin", is_file=False)
-    elif is_url(argument):
+    elif scheme := _scheme(argument):
+        if scheme not in ("http", "https"):
+            raise UsageError(f"{scheme} addresses are not supported; give a path or an http or https address")
         yield Input(argument, _url_file_name(argument), is_file=False)
     elif os.path.isdir(argument):
         yield from _expand_folder(argument, failures)

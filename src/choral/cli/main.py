@@ -1,7 +1,7 @@
 """The command `choral`: finds the command to run, and turns errors into messages and exit codes.
 
-This is the only place that does: errors with a type become one line and their exit code, a closed pipe and Ctrl-C
-end the run quietly, and what nobody foresaw keeps its traceback and asks to be reported.
+This is the only place that does: errors with a type become one line and their exit code, a closed pipe, Ctrl-C and
+SIGTERM end the run quietly, and what nobody foresaw keeps its traceback and asks to be reported.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from typing import Any
 from choral import __version__
 from choral.cli import bench, demo, models, transcribe
 from choral.cli.arguments import Parser, normalise
+from choral.cli.failures import error_lines
+from choral.cli.interrupts import interrupt_code, watch_for_termination
 from choral.cli.outputs import StdoutClosed, write_stdout
 from choral.cli.progress import message
-from choral.cli.work import INTERRUPTED
 from choral.errors import ChoralError
 
+HIGHEST_STANDARD_STREAM = 2
 BROKEN_PIPE = 141  # what a shell shows for a program that a closed pipe ended
 DESCRIPTION = "Speech to text with Whisper models: many voices, one pass."
 EPILOG = """\
@@ -36,19 +38,21 @@ start here:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     sys.excepthook = _ask_to_report
+    _fill_closed_streams()
     _use_utf8()
+    watch_for_termination()
     try:
         return _run(normalise(sys.argv[1:] if arguments is None else arguments))
     except ChoralError as error:
-        message(f"choral: {error}")
+        message(*error_lines(str(error), error))
         return error.exit_code
     except StdoutClosed:
         # Python flushes standard output once more on its way out, and would complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         message("choral: stopped")
-        return INTERRUPTED
+        return interrupt_code(interrupt)
 
 
 def _run(arguments: Sequence[str]) -> int:
@@ -100,8 +104,17 @@ class _Version(argparse.Action):
         parser.exit()
 
 
+def _fill_closed_streams() -> None:
+    """Keep the next file that is opened from becoming standard input, output or error where those are closed."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= HIGHEST_STANDARD_STREAM:
+        pass
+    os.close(descriptor)
+
+
 def _use_utf8() -> None:
     """Results are UTF-8 wherever they go; a terminal that cannot show a letter shows a question mark."""
+    if sys.stdout is None:
+        return
     assert isinstance(sys.stdout, io.TextIOWrapper)
     if sys.stdout.isatty():
         sys.stdout.reconfigure(errors="replace")

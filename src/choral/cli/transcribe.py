@@ -1,21 +1,20 @@
 """`choral transcribe`: files, folders, globs, standard input or URLs to text.
 
 One input goes to standard output, several go to files. What is wrong with one input is told and the others go on;
-what is wrong with the command, the model or the disk stops the run.
+what is wrong with the command or the model, or a full disk, stops the run.
 """
 
 from __future__ import annotations
 
 import argparse
-import sys
 from contextlib import closing
 from pathlib import Path
 
-from choral.cli.arguments import Parser, add_flags, describe, given_options
+from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
 from choral.cli.failures import Failures
-from choral.cli.inputs import STDIN, Inputs, expand
+from choral.cli.inputs import expand, require_stdin
 from choral.cli.loading import add_machine_flags, load_model
-from choral.cli.outputs import make_folder, plan_outputs, read_formats
+from choral.cli.outputs import make_folder, plan_outputs, read_formats, require_stdout
 from choral.cli.progress import open_progress
 from choral.cli.sinks import FileSink, Sink, StdoutSink
 from choral.cli.work import Request, Work
@@ -41,7 +40,8 @@ examples:
   curl -s https://example.org/talk.mp3 | choral transcribe - --language en
 
 exit codes: 0 all fine, 2 usage, 3 audio, 4 model, 5 disk, 6 engine, 7 missing package, 130 stopped by
-Ctrl-C, 1 anything else or several kinds of failure
+Ctrl-C, 141 the reader of its output went away, 143 stopped by SIGTERM, 1 anything else or several
+kinds of failure
 """
 
 FLAGS: dict[str, tuple[str, ...]] = {
@@ -99,12 +99,14 @@ def run(arguments: argparse.Namespace) -> int:
         failures.tell(failure)
     if not inputs.found:
         return failures.exit_code
-    refuse_terminal_input(inputs)
+    require_stdin(inputs)
     is_to_stdout = inputs.is_single and arguments.output_dir is None
     if is_to_stdout and len(request.formats) > 1:
         raise UsageError("several formats of one file cannot all go to standard output: give --output-dir")
     folder = Path(arguments.output_dir or ".")
-    if not is_to_stdout:
+    if is_to_stdout:
+        require_stdout()
+    else:
         make_folder(folder)
     with closing(load_model(arguments)) as model, open_progress(len(inputs.found), is_quiet=arguments.quiet) as display:
         sink: Sink
@@ -127,9 +129,4 @@ def read_request(arguments: argparse.Namespace) -> Request:
             raise UsageError(f"--{flag} lays out subtitles: give --format srt or vtt with it")
         if not given.setdefault("word_timestamps", True):
             raise UsageError(f"--{flag} needs the times of words: leave out --no-word-timestamps")
-    return Request(TranscribeOptions.of(**given), subtitles, formats, arguments.quiet)
-
-
-def refuse_terminal_input(inputs: Inputs) -> None:
-    if any(item.source == STDIN for item in inputs.found) and sys.stdin.isatty():
-        raise UsageError("standard input is a terminal: pipe audio into it, as in `choral transcribe - < talk.mp3`")
+    return Request(read_options(given), subtitles, formats, arguments.quiet)

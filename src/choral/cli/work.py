@@ -1,7 +1,8 @@
 """The inputs of one run, in order, and what became of them.
 
-What is wrong with an input, or with the engine's work on it, is told and the next one follows. Anything else
-(options that a model cannot do, a full disk) would be wrong for all of them, and ends the run.
+What is wrong with an input, with the engine's work on it, or with the place of its result is told and the next one
+follows. Anything else (options that a model cannot do, a full disk) would be wrong for all of them, and ends the run.
+A text that cannot be written where it belongs goes to standard output rather than be lost.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import TYPE_CHECKING
 
 from choral.cli.failures import Failure, Failures
 from choral.cli.inputs import Input
+from choral.cli.interrupts import interrupt_code
+from choral.cli.outputs import write_stdout
 from choral.cli.progress import Display, clock, message, speed
-from choral.cli.sinks import Sink
-from choral.errors import AudioError, EngineError
+from choral.cli.sinks import Sink, Unwritten
+from choral.errors import AudioError, EngineError, StorageError
+from choral.formats import text
 from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model
-
-INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,7 @@ class Work:
     failures: Failures
     n_done: int = 0
     audio_s: float = 0.0
+    is_disk_full: bool = False
     decided: list[Segment] = field(default_factory=list)  # of the input at work
 
     def run(self, inputs: Sequence[Input]) -> int:
@@ -53,9 +56,12 @@ class Work:
         try:
             for item in inputs:
                 self._do(item)
-        except KeyboardInterrupt:
+                if self.is_disk_full:
+                    message(f"choral: stopped, because no result can be written; {self.n_done} of {len(inputs)} done")
+                    return self.failures.exit_code
+        except KeyboardInterrupt as interrupt:
             self._stop(item, len(inputs))
-            return INTERRUPTED
+            return interrupt_code(interrupt)
         if len(inputs) > 1:
             self.display.note(self._total(time.monotonic() - started_s))
         return self.failures.exit_code
@@ -70,12 +76,29 @@ class Work:
             with self.display.paused():
                 self.failures.tell(Failure(item.label, error))
         else:
-            paths = self.sink.finish(item, transcript)
-            self.n_done += 1
-            self.audio_s += transcript.duration
             self._warn(item, transcript)
-            self.display.note(summary(item, transcript, paths, time.monotonic() - started_s))
+            self._deliver(item, transcript, started_s)
         self.display.finish_file()
+
+    def _deliver(self, item: Input, transcript: Transcript, started_s: float) -> None:
+        try:
+            paths = self.sink.finish(item, transcript)
+        except Unwritten as error:
+            self._rescue(item, transcript, error)
+            return
+        self.n_done += 1
+        self.audio_s += transcript.duration
+        self.display.note(summary(item, transcript, paths, time.monotonic() - started_s))
+
+    def _rescue(self, item: Input, transcript: Transcript, error: Unwritten) -> None:
+        self.is_disk_full = error.is_disk_full
+        with self.display.paused():
+            self.failures.tell(Failure(item.label, error))
+            try:
+                write_stdout(text(transcript))
+                message(f"choral: {item.label}: its text went to standard output instead")
+            except StorageError as second:
+                message(f"choral: {item.label}: its text is lost: {second}")
 
     def _transcribe(self, item: Input) -> Transcript:
         def take(segment: Segment) -> None:
@@ -94,7 +117,12 @@ class Work:
                 message(f"choral: {item.label}: warning: {warning}")
 
     def _stop(self, item: Input, n_inputs: int) -> None:
-        paths = self.sink.keep(item, unfinished(self.decided, self.request.options))
+        transcript = unfinished(self.decided, self.request.options)
+        paths: list[Path] = []
+        try:
+            paths = self.sink.keep(item, transcript)
+        except Unwritten as error:
+            self._rescue(item, transcript, error)
         kept = f"; what was decided of {item.label} is in {listed(paths)}" if paths else ""
         with self.display.paused():
             message(f"choral: stopped; {self.n_done} of {n_inputs} done{kept}")

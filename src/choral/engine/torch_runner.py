@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +59,8 @@ class TorchRunner:
         return Languages(dict(zip(self.tokenizer.languages, probabilities, strict=True)))
 
     @torch.inference_mode()
-    def decode(self, features: Tensor, work: Decode, audio: WindowAudio) -> Decoded:
+    def decode(self, features: Tensor, work: Decode, audio: WindowAudio, before_token: Callable[[], None]) -> Decoded:
+        """`before_token` is called before every step, and may raise to end the work."""
         heard = self.network.decoder.hear(features)
         initial = self.initial_tokens(work)
         memory = SelfMemory.empty(self.dims, features)
@@ -66,7 +68,7 @@ class TorchRunner:
         no_speech_prob = self.no_speech_prob(states[0, initial.index(self.tokenizer.sot)])
         search = search_for(work, self.tokenizer.eot, window_seed(work, audio), self.device)
         logits = self.network.decoder.logits(states[:, -1]).repeat_interleave(search.n_rows, dim=0)
-        self.search(search, work, logits, memory.repeated(search.n_rows), heard)
+        self.search(search, work, logits, memory.repeated(search.n_rows), heard, before_token)
         best = best_candidate(search, work.length_penalty)
         if math.isnan(best.sum_logprob) or math.isnan(no_speech_prob):
             raise WindowFailed(
@@ -75,11 +77,20 @@ class TorchRunner:
             )
         return Decoded(best.tokens, best.avg_logprob, no_speech_prob)
 
-    def search(self, search: Search, work: Decode, logits: Tensor, memory: SelfMemory, heard: CrossMemory) -> None:
+    def search(
+        self,
+        search: Search,
+        work: Decode,
+        logits: Tensor,
+        memory: SelfMemory,
+        heard: CrossMemory,
+        before_token: Callable[[], None],
+    ) -> None:
         """Token after token, until the search is content or there is no room for more."""
         rules = rules_for(work, self.tokenizer, self.dims.n_vocab, self.device)
         history = History.empty(search.n_rows, self.device)
         for _ in range(work.max_tokens or self.dims.n_text_ctx // 2):
+            before_token()
             for rule in rules:
                 rule.apply(logits, history)
             choice = search.advance(logits)

@@ -30,6 +30,8 @@ def align(
             f"align takes at most {WINDOW_S} s of audio and this is {recording.duration:.1f} s: "
             "cut it, or transcribe it with word_timestamps"
         )
+    if not isinstance(text, str):
+        raise UsageError(f"the text to align is {text!r}; it must be a string")
     if not text.strip():
         return ()
     tokens = tuple(tokenizer.encode(" " + text.strip()))

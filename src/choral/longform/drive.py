@@ -41,7 +41,7 @@ def run_chains(engine: Engine, chains: Sequence[Chain], on_moved: Callable[[], N
                 current, n_given = current + 1, 0
     finally:
         for future in in_flight:
-            future.cancel()
+            engine.cancel(future)
 
 
 def send(

@@ -47,7 +47,7 @@ class TypicalWord:
 
 def find_timings(aligned: Aligned, texts: list[str], word_tokens: list[list[int]], n_frames: int) -> list[Timing]:
     """`texts` and `word_tokens` are the words of the aligned text; `n_frames` how many frames are sound."""
-    if not texts:
+    if not texts or n_frames == 0:
         return []
     rows, columns = warp(-attention(aligned, n_frames))
     is_new_token = np.diff(rows, prepend=rows[0] - 1) > 0

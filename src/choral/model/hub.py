@@ -114,12 +114,13 @@ def choose(files: tuple[HubFile, ...]) -> tuple[HubFile, ...]:
 
 
 def cached_snapshot(repo: Repo) -> Path | None:
-    """A whole copy that Hugging Face's own tools have left on this machine."""
+    """A whole copy that Hugging Face's own tools have left on this machine, where it may be read."""
     folder = _hub_cache() / ("models--" + repo.id.replace("/", "--"))
-    reference = folder / "refs" / repo.revision
-    commit = reference.read_text().strip() if reference.is_file() else repo.revision
-    snapshot = folder / "snapshots" / commit
-    return snapshot if snapshot.is_dir() and _is_whole(snapshot) else None
+    try:
+        snapshot = folder / "snapshots" / (_text_of(folder / "refs" / repo.revision) or repo.revision)
+        return snapshot if snapshot.is_dir() and _is_whole(snapshot) else None
+    except PermissionError:
+        return None
 
 
 def _is_whole(folder: Path) -> bool:
@@ -188,5 +189,13 @@ def _authorization() -> dict[str, str]:
     token = os.environ.get("HF_TOKEN", "").strip()
     if not token:
         file = Path(os.environ.get("HF_TOKEN_PATH") or _hub_home() / "token")
-        token = file.read_text().strip() if file.is_file() else ""
+        token = _text_of(file)
     return {"Authorization": f"Bearer {token}"} if token else {}
+
+
+def _text_of(file: Path) -> str:
+    """Nothing where there is no such file, or it lies where this user may not look."""
+    try:
+        return file.read_text().strip() if file.is_file() else ""
+    except PermissionError:
+        return ""

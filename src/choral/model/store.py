@@ -7,7 +7,9 @@ a manifest, or not at all; one lock a model makes it safe to ask for it from man
 
 from __future__ import annotations
 
+import contextlib
 import difflib
+import glob
 import os
 import re
 import shutil
@@ -19,7 +21,7 @@ from choral.model import catalog
 from choral.model.carriers import CarrierSource
 from choral.model.catalog import KnownModel
 from choral.model.hub import HubSource, Repo, cached_snapshot
-from choral.model.manifest import Manifest
+from choral.model.manifest import FILENAME, Manifest
 from choral.model.source import Brought, Source
 from choral.remote.download import Progress
 from choral.storage import cache_root, locked, storage_errors
@@ -61,8 +63,8 @@ class Store:
         """The path of a model; an official name means the official model even where a file is called so."""
         local = os.path.expanduser(name)
         if catalog.find(name) is None and os.path.exists(local):
-            return Path(local)
-        wanted = _identify(name)
+            return self._local(Path(local))
+        wanted = _identify(name, or_path=True)
         installed = self._installed(wanted)
         path = installed.path if installed else cached_snapshot(wanted.repo)
         if path is not None:
@@ -86,11 +88,8 @@ class Store:
         return installed.path
 
     def list(self) -> tuple[InstalledModel, ...]:
-        """What is installed here, damaged models too."""
-        if not os.path.isdir(self.root):
-            return ()
-        folders = sorted(path for path in self.root.iterdir() if path.is_dir() and path.name[0] != ".")
-        return tuple(_describe(folder) for folder in folders)
+        """What is installed here, damaged models too: missing files and wrong sizes are seen, other changes not."""
+        return tuple(_describe(folder) for folder in self._folders())
 
     def available(self) -> tuple[KnownModel, ...]:
         """The official models that are not installed here."""
@@ -99,29 +98,50 @@ class Store:
 
     def verify(self, name: str) -> InstalledModel:
         """Read every byte of an installed model and compare its SHA-256 with the manifest."""
-        wanted = _identify(name)
-        installed = self._installed(wanted)
-        if installed is None:
-            raise ModelNotFound(f"the model {wanted.name!r} is not installed")
-        folder = self._folder(wanted)
-        try:
-            Manifest.read(folder).check_digests(folder)
-        except ModelCorrupt as error:
-            raise _with_remedy(error, wanted.name) from error
-        return installed
+        folder = self._folder_called(name)
+        if not os.path.isdir(folder):
+            raise ModelNotFound(f"the model {name!r} is not installed in {self.root}")
+        return _checked(folder, name, every_byte=True)
 
     def remove(self, name: str) -> int:
-        """Delete an installed model and what an interrupted download left of it; the bytes freed."""
-        wanted = _identify(name)
-        with locked(self.root / f".{wanted.folder_name}.lock"):
-            leftovers = [self._work_folder(wanted, number) for number in range(len(wanted.sources))]
-            places = [place for place in (self._folder(wanted), *leftovers) if place.exists()]
+        """Delete a model by any name that `list` shows, and what a broken-off download left; the bytes freed."""
+        folder = self._folder_called(name)
+        with locked(self.root / f".{folder.name}.lock"):
+            leftovers = self.root.glob(f".{glob.escape(folder.name)}.[0-9].partial")
+            places = [place for place in (folder, *leftovers) if place.exists()]
             if not places:
-                raise ModelNotFound(f"the model {wanted.name!r} is not installed in {self.root}")
+                raise ModelNotFound(f"the model {name!r} is not installed in {self.root}")
             freed_bytes = sum(_size_of(place) for place in places)
             for place in places:
                 _delete(place)
         return freed_bytes
+
+    def _local(self, path: Path) -> Path:
+        """A path that was given is itself, but a folder out of a store is what its manifest says."""
+        if not os.path.isfile(path / FILENAME):
+            return path
+        if path.resolve().parent == self.root.resolve():
+            return _checked(path, path.resolve().name).path
+        try:
+            manifest = Manifest.read(path)
+        except ModelCorrupt:  # other programs write a file of this name too
+            return path
+        manifest.check_content(path, every_byte=False)
+        return path / manifest.entry
+
+    def _folders(self) -> tuple[Path, ...]:
+        with storage_errors(self.root):
+            try:
+                with os.scandir(self.root) as entries:
+                    names = sorted(entry.name for entry in entries if entry.is_dir() and entry.name[0] != ".")
+            except (FileNotFoundError, NotADirectoryError):
+                return ()
+        return tuple(self.root / name for name in names)
+
+    def _folder_called(self, name: str) -> Path:
+        folders = self._folders()
+        called = {_describe(folder).name: folder for folder in folders} | {folder.name: folder for folder in folders}
+        return called.get(name) or self._folder(_identify(name))
 
     def _folder(self, wanted: _Wanted) -> Path:
         return self.root / wanted.folder_name
@@ -131,12 +151,7 @@ class Store:
 
     def _installed(self, wanted: _Wanted) -> InstalledModel | None:
         folder = self._folder(wanted)
-        if not os.path.isdir(folder):
-            return None
-        model = _describe(folder)
-        if model.damage:
-            raise _with_remedy(ModelCorrupt(model.damage), wanted.name)
-        return model
+        return _checked(folder, wanted.name) if os.path.isdir(folder) else None
 
     def _install(self, wanted: _Wanted, on_progress: Progress | None) -> InstalledModel:
         failures = []
@@ -166,7 +181,7 @@ class Store:
             ready.mkdir()
             for file in brought.files:
                 os.replace(work / file.name, ready / file.name)
-            Manifest(wanted.name, label, brought.entry, brought.files).write(ready)
+            Manifest(wanted.name, label, brought.entry, brought.files).with_times(ready).write(ready)
             os.rename(ready, final)
         for number in range(len(wanted.sources)):
             _delete(self._work_folder(wanted, number))
@@ -178,21 +193,41 @@ def default_model(cuda: bool) -> str:
     return "large-v3-turbo" if cuda else "base"
 
 
-def _identify(name: str) -> _Wanted:
+def _identify(name: str, *, or_path: bool = False) -> _Wanted:
+    """The model of this name; `or_path` tells whether a path would have been right too."""
     known = catalog.find(name)
     if known is not None:
         return _Wanted(known.name, Repo(known.repo), known)
-    repo = None if name.endswith(_WEIGHT_SUFFIXES) else Repo.parse(name)
+    repo = _repo_called(name)
     if repo is not None:
         return _Wanted(name, repo, None)
+    raise _unknown_path(name, or_path) or _unknown_name(name, or_path)
+
+
+def _repo_called(name: str) -> Repo | None:
+    return None if name.endswith(_WEIGHT_SUFFIXES) else Repo.parse(name)
+
+
+def _unknown_path(name: str, or_path: bool) -> ModelNotFound | None:
+    local = os.path.expanduser(name)
+    if os.path.exists(local):
+        kind = "folder" if os.path.isdir(local) else "file"
+        return ModelNotFound(
+            f"{name} is a {kind} on this machine, not the name of a model: it needs no pulling, give it as `--model`"
+        )
     looks_like_path = name.endswith(_WEIGHT_SUFFIXES) or any(mark in name for mark in ("/", "\\")) or name[:1] in "~."
-    if name and looks_like_path:
-        raise ModelNotFound(f"there is no model file or folder {name}: check the path")
+    if or_path and name and looks_like_path:
+        return ModelNotFound(f"there is no model file or folder {name}: check the path")
+    return None
+
+
+def _unknown_name(name: str, or_path: bool) -> ModelNotFound:
     close = difflib.get_close_matches(name.lower(), catalog.NAMES, n=3, cutoff=0.6)
     hint = f" Did you mean {' or '.join(close)}?" if close else ""
-    raise ModelNotFound(
+    others = "a file, a folder or a Hugging Face repository" if or_path else "a Hugging Face repository"
+    return ModelNotFound(
         f"there is no model called {name!r}.{hint} The names are {', '.join(catalog.NAMES)}; "
-        "a file, a folder or a Hugging Face repository (org/name) will do too"
+        f"{others} (org/name) will do too"
     )
 
 
@@ -200,14 +235,28 @@ def _describe(folder: Path) -> InstalledModel:
     try:
         manifest = Manifest.read(folder)
         manifest.check_sizes(folder)
-    except ModelCorrupt as error:
+    except (ModelCorrupt, StorageError) as error:
         return InstalledModel(folder.name, folder, _size_of(folder), "unknown", str(error))
-    path = folder / manifest.entry
-    return InstalledModel(manifest.name, path, manifest.size_bytes, manifest.source)
+    return _whole(manifest, folder)
+
+
+def _checked(folder: Path, name: str, *, every_byte: bool = False) -> InstalledModel:
+    try:
+        manifest = Manifest.read(folder)
+        manifest.check_content(folder, every_byte=every_byte)
+    except ModelCorrupt as error:
+        raise _with_remedy(error, name) from error
+    return _whole(manifest, folder)
+
+
+def _whole(manifest: Manifest, folder: Path) -> InstalledModel:
+    return InstalledModel(manifest.name, folder / manifest.entry, manifest.size_bytes, manifest.source)
 
 
 def _with_remedy(error: ModelCorrupt, name: str) -> ModelCorrupt:
-    remedy = f"run `choral models remove {name}`, then `choral models pull {name}`"
+    remedy = f"run `choral models remove {name}`"
+    if catalog.find(name) or _repo_called(name):
+        remedy += f", then `choral models pull {name}`"
     return ModelCorrupt(f"the model {name!r} is damaged: {error}. To mend it, {remedy}")
 
 
@@ -225,12 +274,20 @@ def _no_source(wanted: _Wanted, failures: list[DownloadFailed | ModelNotFound]) 
 
 
 def _size_of(place: Path) -> int:
-    return sum(file.stat().st_size for file in place.rglob("*") if file.is_file())
+    """As far as the files in it may be seen."""
+    size_bytes = 0
+    for folder, _, names in os.walk(place):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size_bytes += os.stat(os.path.join(folder, name)).st_size
+    return size_bytes
 
 
 def _delete(place: Path) -> None:
     with storage_errors(place):
-        if place.exists():
+        if place.is_symlink():
+            place.unlink()
+        elif place.exists():
             shutil.rmtree(place)
 
 

@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
 from typing import IO, cast
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from choral.errors import ChoralError, DownloadFailed, ModelCorrupt
 from choral.remote.pip_config import pip_settings
@@ -91,7 +91,7 @@ def open_url(url: str, *, headers: Mapping[str, str], timeout_s: float, proxy: s
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RefusedError("not an http or https address")
-        request = web.Request(_without_credentials(parts).geturl(), headers=_all_headers(parts, headers))
+        request = web.Request(_sendable(_without_credentials(parts)), headers=_all_headers(parts, headers))
         return cast(HTTPResponse, _opener(proxy).open(request, timeout=timeout_s))
     except urllib.error.HTTPError as error:
         with error:
@@ -141,6 +141,13 @@ def shown(url: str) -> str:
 
 def _without_credentials(parts: SplitResult) -> SplitResult:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
+
+
+def _sendable(parts: SplitResult) -> str:
+    """What people write and a request may not hold, spaces and letters beyond ASCII, in its encoded form."""
+    safe = "%!$&'()*+,;=:@/?~-._[]"
+    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
+    return parts._replace(netloc=host, path=quote(parts.path, safe=safe), query=quote(parts.query, safe=safe)).geturl()
 
 
 def _all_headers(parts: SplitResult, headers: Mapping[str, str]) -> dict[str, str]:

@@ -6,6 +6,8 @@ with a file becomes a `ModelError`; nothing in a file is ever executed.
 
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 from choral.errors import ModelCorrupt, ModelError, ModelNotFound
@@ -32,21 +34,31 @@ _NOT_WEIGHTS = {
 
 def open_checkpoint(path: Path) -> Checkpoint:
     """The checkpoint in this file or folder, complete and of the right shapes; its tensors are not read yet."""
-    checkpoint = _open_folder(path) if path.is_dir() else _open_file(path)
+    checkpoint = _open_folder(path) if os.path.isdir(path) else _open_file(path)
     checkpoint.validate()
     return checkpoint
 
 
 def _open_folder(folder: Path) -> Checkpoint:
-    has_weights = any((folder / name).is_file() for name in WEIGHT_FILES)
-    if has_weights and (folder / "config.json").is_file():
+    has_weights = any(_has(folder, name) for name in WEIGHT_FILES)
+    if has_weights and _has(folder, "config.json"):
         return open_hugging_face(folder)
-    if (folder / "model.bin").is_file():
+    if _has(folder, "model.bin"):
         return open_ctranslate2(folder)
     raise ModelNotFound(
         f"{folder} has neither config.json with one of {', '.join(WEIGHT_FILES)} (Hugging Face) "
         "nor model.bin (CTranslate2). For an OpenAI .pt or a ggml .bin model, give the file itself."
     )
+
+
+def _has(folder: Path, name: str) -> bool:
+    try:
+        return stat.S_ISREG((folder / name).stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError as error:
+        text = f"the model folder {folder} cannot be opened: {error.strerror or error}. Check its permissions"
+        raise ModelError(text) from error
 
 
 def _open_file(path: Path) -> Checkpoint:
