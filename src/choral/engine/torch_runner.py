@@ -5,9 +5,9 @@ Float32 on a CPU is the reference for everything else. A runner belongs to one t
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Callable
+import os
+from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -15,15 +15,18 @@ import torch
 from torch import Tensor
 
 from choral.config import EngineSettings
-from choral.engine.rules import History, rules_for
-from choral.engine.search import Search, best_candidate, search_for
+from choral.engine.decoding import Decoding
 from choral.engine.window import Align, Aligned, Decode, Decoded, Languages, WindowAudio
 from choral.errors import UsageError, WindowFailed
 from choral.model.checkpoint import Checkpoint
-from choral.model.decoder import CrossMemory, SelfMemory
+from choral.model.decoder import Group, SelfMemory
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
+MOST_SLOTS = 64
+SHARE_OF_FREE_MEMORY = 0.25
+# A CPU is busy with one window; a GPU wants many, up to the budget of 32,768 frames.
+ENCODE_TOGETHER = {"cpu": 2, "cuda": 21}
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
@@ -40,6 +43,14 @@ class TorchRunner:
         self.alignment_heads = checkpoint.alignment_heads
         self.network = Whisper.from_checkpoint(checkpoint, self.device, DTYPES[compute_type])
         self.dims = checkpoint.dims
+        self.n_slots = max(1, min(MOST_SLOTS, free_bytes(self.device) // self.slot_bytes()))
+        self.encode_together = ENCODE_TOGETHER[self.device.type]
+
+    def slot_bytes(self) -> int:
+        """The memory of one row: keys and values of its audio and of its text."""
+        dims = self.dims
+        positions = dims.n_audio_ctx + dims.n_text_ctx
+        return dims.n_text_layer * 2 * positions * dims.n_text_state * DTYPES[self.compute_type].itemsize
 
     @torch.inference_mode()
     def encode(self, mels: npt.NDArray[np.float32]) -> Tensor:  # [n, n_mels, 3000] → [n, frames, state]
@@ -51,57 +62,45 @@ class TorchRunner:
     def detect_language(self, features: Tensor) -> Languages:
         if not self.tokenizer.is_multilingual:
             raise UsageError("this model knows English only and cannot detect languages")
-        heard = self.network.decoder.hear(features)
+        group = Group(SelfMemory.empty(self.dims, features), self.network.decoder.hear(features))
         start = torch.tensor([[self.tokenizer.sot]], device=self.device)
-        states = self.network.decoder(start, SelfMemory.empty(self.dims, features), heard)
+        states = self.network.decoder(start, [group])
         logits = self.network.decoder.logits(states[0, 0])[list(self.tokenizer.language_tokens)]
         probabilities = torch.softmax(logits, dim=-1).tolist()
         return Languages(dict(zip(self.tokenizer.languages, probabilities, strict=True)))
 
     @torch.inference_mode()
-    def decode(self, features: Tensor, work: Decode, audio: WindowAudio, before_token: Callable[[], None]) -> Decoded:
-        """`before_token` is called before every step, and may raise to end the work."""
-        heard = self.network.decoder.hear(features)
+    def start(self, features: Tensor, work: Decode, audio: WindowAudio) -> Decoding:
+        """Runs the prompt of a window: after that it is ready for its first choice."""
         initial = self.initial_tokens(work)
-        memory = SelfMemory.empty(self.dims, features)
-        states = self.network.decoder(torch.tensor([initial], device=self.device), memory, heard)
+        prompt = Group(SelfMemory.empty(self.dims, features), self.network.decoder.hear(features))
+        states = self.network.decoder(torch.tensor([initial], device=self.device), [prompt])
         no_speech_prob = self.no_speech_prob(states[0, initial.index(self.tokenizer.sot)])
-        search = search_for(work, self.tokenizer.eot, window_seed(work, audio), self.device)
-        logits = self.network.decoder.logits(states[:, -1]).repeat_interleave(search.n_rows, dim=0)
-        self.search(search, work, logits, memory.repeated(search.n_rows), heard, before_token)
-        best = best_candidate(search, work.length_penalty)
-        if math.isnan(best.sum_logprob) or math.isnan(no_speech_prob):
+        logits = self.network.decoder.logits(states[:, -1])
+        return Decoding(work, audio, self.tokenizer, prompt, logits, no_speech_prob, self.dims.n_text_ctx)
+
+    @torch.inference_mode()
+    def choose(self, decoding: Decoding) -> bool:
+        return decoding.choose()
+
+    @torch.inference_mode()
+    def step(self, decodings: Sequence[Decoding]) -> None:
+        """One token further for all rows of all windows, in one pass through the network."""
+        tokens = torch.cat([decoding.tokens for decoding in decodings])
+        states = self.network.decoder(tokens[:, None], [decoding.group for decoding in decodings])
+        logits = self.network.decoder.logits(states[:, -1])
+        sizes = [decoding.group.n_rows for decoding in decodings]
+        for decoding, own in zip(decodings, torch.split(logits, sizes), strict=True):
+            decoding.logits = own
+
+    def finish(self, decoding: Decoding) -> Decoded:
+        best = decoding.best()
+        if math.isnan(best.sum_logprob) or math.isnan(decoding.no_speech_prob):
             raise WindowFailed(
                 f"the model answered with numbers that are not numbers in {self.compute_type}; "
                 "use --compute-type float32, and fetch the model again if that does not help"
             )
-        return Decoded(best.tokens, best.avg_logprob, no_speech_prob)
-
-    def search(
-        self,
-        search: Search,
-        work: Decode,
-        logits: Tensor,
-        memory: SelfMemory,
-        heard: CrossMemory,
-        before_token: Callable[[], None],
-    ) -> None:
-        """Token after token, until the search is content or there is no room for more."""
-        rules = rules_for(work, self.tokenizer, self.dims.n_vocab, self.device)
-        history = History.empty(search.n_rows, self.device)
-        for _ in range(work.max_tokens or self.dims.n_text_ctx // 2):
-            before_token()
-            for rule in rules:
-                rule.apply(logits, history)
-            choice = search.advance(logits)
-            if choice.is_complete or memory.length >= self.dims.n_text_ctx:
-                return
-            if choice.source_rows is not None:
-                memory.select_rows(choice.source_rows)
-                history.select_rows(choice.source_rows)
-            history.append(choice.tokens, self.tokenizer.timestamp_begin)
-            states = self.network.decoder(choice.tokens[:, None], memory, heard)
-            logits = self.network.decoder.logits(states[:, -1])
+        return Decoded(best.tokens, best.avg_logprob, decoding.no_speech_prob)
 
     @torch.inference_mode()
     def align(self, features: Tensor, work: Align) -> Aligned:
@@ -138,13 +137,6 @@ class TorchRunner:
         return float(probs[self.tokenizer.no_speech])
 
 
-def window_seed(work: Decode, audio: WindowAudio) -> int:
-    """A seed of the window's own: its samples do not depend on what else was decoded, or in which order."""
-    digest = hashlib.blake2b(audio.key, digest_size=8)
-    digest.update(repr((work.seed, work.temperature, work.prompt, work.prefix)).encode())
-    return int.from_bytes(digest.digest(), "big") >> 1
-
-
 def pick_device(name: str) -> torch.device:
     has_cuda = torch.cuda.is_available()
     if name == "auto":
@@ -155,3 +147,12 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def free_bytes(device: torch.device) -> int:
+    """How much memory the slots may take."""
+    if device.type == "cuda":
+        free, _ = torch.cuda.mem_get_info(device)
+    else:
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4 << 30
+    return int(free * SHARE_OF_FREE_MEMORY)

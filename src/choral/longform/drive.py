@@ -20,16 +20,17 @@ def run_chains(engine: Engine, chains: Sequence[Chain], on_moved: Callable[[], N
     in_flight: dict[Future[Any], tuple[int, Steps[None]]] = {}
     finished: set[int] = set()
     current = n_given = 0
+    request = object()  # one turn for all windows of this recording
     try:
         while waiting or in_flight:
             while waiting and len(in_flight) < CHAINS_IN_FLIGHT:
                 index, steps = waiting.pop()
-                if not send(engine, index, steps, None, in_flight):
+                if not send(engine, request, index, steps, None, in_flight):
                     finished.add(index)
             done, _ = wait(in_flight, return_when=FIRST_COMPLETED) if in_flight else (set(), None)
             for future in done:
                 index, steps = in_flight.pop(future)
-                if not send(engine, index, steps, future, in_flight):
+                if not send(engine, request, index, steps, future, in_flight):
                     finished.add(index)
             on_moved()
             while current < len(chains):
@@ -46,6 +47,7 @@ def run_chains(engine: Engine, chains: Sequence[Chain], on_moved: Callable[[], N
 
 def send(
     engine: Engine,
+    request: object,
     index: int,
     steps: Steps[None],
     future: Future[Any] | None,
@@ -56,5 +58,5 @@ def send(
         window = steps.send(None if future is None else future.result())
     except StopIteration:
         return False
-    in_flight[engine.submit(window)] = (index, steps)
+    in_flight[engine.submit(window, request)] = (index, steps)
     return True

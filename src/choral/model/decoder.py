@@ -1,7 +1,8 @@
 """Whisper's text decoder, with its two memories passed in: what was heard (cross) and what was written (self).
 
-All rows of a group decode the same audio, so the cross keys and values are kept once and the rows stand side by
-side as queries: a beam costs no copy of them.
+Rows of many windows go through it together, each window a `Group` of rows. All rows of a group decode the same audio,
+so the cross keys and values are kept once and the rows stand side by side as queries: a beam costs no copy of them.
+Products with the weights are made for all rows at once; only attention looks at each group by itself.
 """
 
 from __future__ import annotations
@@ -57,6 +58,18 @@ class SelfMemory:
         self.values[:, :, :, : self.length] = self.values[:, rows, :, : self.length]
 
 
+@dataclass(frozen=True)
+class Group:
+    """The rows of one window."""
+
+    memory: SelfMemory
+    heard: CrossMemory
+
+    @property
+    def n_rows(self) -> int:
+        return self.memory.keys.shape[1]
+
+
 class DecoderBlock(nn.Module):
     def __init__(self, n_state: int, n_head: int) -> None:
         super().__init__()
@@ -67,24 +80,32 @@ class DecoderBlock(nn.Module):
         self.mlp = MLP(n_state)
         self.mlp_ln = nn.LayerNorm(n_state)
 
-    def forward(
-        self, x: Tensor, layer: int, memory: SelfMemory, heard: tuple[Tensor, Tensor]
-    ) -> Tensor:  # [rows, n, state]
-        x = x + self.attend_self(self.attn_ln(x), layer, memory)
-        x = x + self.attend_cross(self.cross_attn_ln(x), heard)
+    def forward(self, x: Tensor, layer: int, groups: Sequence[Group]) -> Tensor:  # [rows, n, state]
+        x = x + self.attend_self(self.attn_ln(x), layer, groups)
+        x = x + self.attend_cross(self.cross_attn_ln(x), layer, groups)
         mlp: Tensor = self.mlp(self.mlp_ln(x))
         return x + mlp
 
-    def attend_self(self, x: Tensor, layer: int, memory: SelfMemory) -> Tensor:
-        is_prompt = memory.length == 0  # otherwise one token a row, which may see everything
-        assert is_prompt or x.shape[1] == 1
-        k, v = memory.append(layer, *self.attn.keys_values(x))
-        return self.attn.merge_heads(attend(self.attn.queries(x), k, v, causal=is_prompt and x.shape[1] > 1))
+    def attend_self(self, x: Tensor, layer: int, groups: Sequence[Group]) -> Tensor:
+        sizes = [group.n_rows for group in groups]
+        parts = (self.attn.queries(x), *self.attn.keys_values(x))
+        projected = zip(*(torch.split(part, sizes) for part in parts), strict=True)
+        attended = []
+        for group, (q, k, v) in zip(groups, projected, strict=True):
+            is_prompt = group.memory.length == 0  # otherwise one token a row, which may see everything
+            assert is_prompt or x.shape[1] == 1
+            keys, values = group.memory.append(layer, k, v)
+            attended.append(attend(q, keys, values, causal=is_prompt and x.shape[1] > 1))
+        return self.attn.merge_heads(torch.cat(attended))
 
-    def attend_cross(self, x: Tensor, heard: tuple[Tensor, Tensor]) -> Tensor:
-        rows_as_queries = x.flatten(0, 1)[None]  # [1, rows * n, state]
-        attended = attend(self.cross_attn.queries(rows_as_queries), *heard)
-        return self.cross_attn.merge_heads(attended).view(x.shape)
+    def attend_cross(self, x: Tensor, layer: int, groups: Sequence[Group]) -> Tensor:
+        queries = torch.split(self.cross_attn.queries(x), [group.n_rows for group in groups])
+        attended = []
+        for group, q in zip(groups, queries, strict=True):
+            by_head = q.transpose(0, 1)  # [heads, rows, n, head_dim]
+            heard = attend(by_head.flatten(1, 2)[None], *group.heard.layers[layer])
+            attended.append(heard.view(by_head.shape).transpose(0, 1))
+        return self.cross_attn.merge_heads(torch.cat(attended))
 
     def forward_with_scores(self, x: Tensor, heard: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """One whole sequence at once, with the cross-attention scores [heads, n, frames]."""
@@ -111,26 +132,30 @@ class TextDecoder(nn.Module):
     def hear(self, features: Tensor) -> CrossMemory:  # [1, frames, state]
         return CrossMemory(tuple(block.cross_attn.keys_values(features) for block in self.blocks))
 
-    def forward(self, tokens: Tensor, memory: SelfMemory, heard: CrossMemory) -> Tensor:
-        """Runs `tokens` [rows, n] after what `memory` holds; returns the last states [rows, n, state]."""
-        x = self.embed(tokens, memory.length)
+    def forward(self, tokens: Tensor, groups: Sequence[Group]) -> Tensor:
+        """Runs `tokens` [rows, n], each row after what its group remembers; gives the last states [rows, n, state]."""
+        lengths = [group.memory.length for group in groups for _ in range(group.n_rows)]
+        x = self.embed(tokens, torch.tensor(lengths, device=tokens.device))
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer, memory, heard.layers[layer])
-        memory.advance(tokens.shape[1])
+            x = block(x, layer, groups)
+        for group in groups:
+            group.memory.advance(tokens.shape[1])
         states: Tensor = self.ln(x)
         return states
 
     def forward_with_scores(self, tokens: Tensor, heard: CrossMemory) -> tuple[Tensor, list[Tensor]]:
         """Runs one whole sequence [1, n]; returns its states and each layer's cross-attention scores."""
-        x, scores = self.embed(tokens, 0), []
+        x, scores = self.embed(tokens, tokens.new_zeros(1)), []
         for layer, block in enumerate(self.blocks):
             x, layer_scores = block.forward_with_scores(x, heard.layers[layer])
             scores.append(layer_scores)
         return self.ln(x), scores
 
-    def embed(self, tokens: Tensor, offset: int) -> Tensor:
+    def embed(self, tokens: Tensor, offsets: Tensor) -> Tensor:
+        """Each row's positions count on from its offset."""
         embedded: Tensor = self.token_embedding(tokens)
-        return embedded + self.positional_embedding[offset : offset + tokens.shape[1]]
+        positions = offsets[:, None] + torch.arange(tokens.shape[1], device=tokens.device)
+        return embedded + self.positional_embedding[positions]
 
     def logits(self, states: Tensor) -> Tensor:  # [..., state] → [..., vocab], float32
         return nn.functional.linear(states, self.token_embedding.weight).float()
