@@ -35,9 +35,7 @@ def add_command(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     inputs = expand(arguments.audio or [str(sample_path())])
-    failures = Failures()
-    for failure in inputs.failures:
-        failures.tell(failure)
+    failures = Failures.telling(inputs.failures)
     if not inputs.found:
         return failures.exit_code
     require_stdin(inputs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from choral.cli.progress import message
@@ -30,6 +31,13 @@ def error_lines(text: str, error: ChoralError) -> list[str]:
 @dataclass
 class Failures:
     told: list[Failure] = field(default_factory=list)
+
+    @classmethod
+    def telling(cls, failures: Iterable[Failure]) -> Failures:
+        told = cls()
+        for failure in failures:
+            told.tell(failure)
+        return told
 
     def tell(self, failure: Failure) -> None:
         message(*error_lines(str(failure), failure.error))

@@ -94,9 +94,7 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     request = read_request(arguments)
     inputs = expand(arguments.audio)
-    failures = Failures()
-    for failure in inputs.failures:
-        failures.tell(failure)
+    failures = Failures.telling(inputs.failures)
     if not inputs.found:
         return failures.exit_code
     require_stdin(inputs)
