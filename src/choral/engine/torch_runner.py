@@ -23,7 +23,8 @@ from choral.model.decoder import Group, SelfMemory
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
-MOST_SLOTS = 64
+# More rows than this gain a CPU nothing, and make each of them wait longer for its next token.
+MOST_SLOTS = {"cpu": 16, "cuda": 64}
 SHARE_OF_FREE_MEMORY = 0.25
 # A CPU is busy with one window; a GPU wants many, up to the budget of 32,768 frames.
 ENCODE_TOGETHER = {"cpu": 2, "cuda": 21}
@@ -43,7 +44,7 @@ class TorchRunner:
         self.alignment_heads = checkpoint.alignment_heads
         self.network = Whisper.from_checkpoint(checkpoint, self.device, DTYPES[compute_type])
         self.dims = checkpoint.dims
-        self.n_slots = max(1, min(MOST_SLOTS, free_bytes(self.device) // self.slot_bytes()))
+        self.n_slots = max(1, min(MOST_SLOTS[self.device.type], free_bytes(self.device) // self.slot_bytes()))
         self.encode_together = ENCODE_TOGETHER[self.device.type]
 
     def slot_bytes(self) -> int:
