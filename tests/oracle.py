@@ -13,7 +13,8 @@ import whisper.model
 
 from choral.api import Model
 from choral.config import EngineSettings
-from choral.engine.engine import Engine, torch_engine
+from choral.engine.engine import Engine
+from choral.engine.factory import torch_engine
 from choral.longform.transcriber import Transcriber
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from choral.audio.recording import Recording
-from choral.config import ComputeType, EngineSettings
-from choral.engine.engine import Engine, EngineStats, torch_engine
-from choral.errors import MissingDependency, UsageError
+from choral.config import ComputeType, EngineName, EngineSettings
+from choral.engine.engine import Engine, EngineStats
+from choral.engine.factory import make_engine, pick_engine
+from choral.engine.window import Priority
+from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.language import detect_language
 from choral.longform.transcriber import OnProgress, Transcriber, Transcription
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 def load(
     model: str | Path | None = None,
     *,
+    engine: EngineName = "auto",
     device: str = "auto",
     compute_type: ComputeType = "auto",
     threads: int = 0,
@@ -38,12 +40,22 @@ def load(
     Without a name it is `large-v3-turbo` with CUDA and `base` on a CPU. `on_download` is told the bytes done and
     in all.
     """
-    settings = EngineSettings(device=device, compute_type=compute_type, threads=threads)
-    require_torch()
-    name = str(model) if model is not None else default_model(cuda=uses_cuda(settings))
+    settings = EngineSettings(engine=engine, device=device, compute_type=compute_type, threads=threads)
+    return load_with(settings, model, on_download=on_download)
+
+
+def load_with(
+    settings: EngineSettings,
+    model: str | Path | None = None,
+    *,
+    on_download: Callable[[int, int | None], None] | None = None,
+) -> Model:
+    """The same with all settings of the engine."""
+    kind = pick_engine(settings)
+    name = str(model) if model is not None else default_model(cuda=kind == "torch" and uses_cuda(settings))
     checkpoint = open_checkpoint(Store().resolve(name, on_progress=on_download))
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
-    engine = torch_engine(checkpoint, tokenizer, settings)
+    engine = make_engine(checkpoint, tokenizer, settings)
     return Model(name, engine, Transcriber(engine, tokenizer, checkpoint.dims))
 
 
@@ -53,6 +65,10 @@ class Model:
     def __init__(self, name: str, engine: Engine, transcriber: Transcriber) -> None:
         self.name = name
         self._engine, self._transcriber = engine, transcriber
+
+    @property
+    def engine(self) -> str:
+        return self._engine.name
 
     @property
     def device(self) -> str:
@@ -73,22 +89,31 @@ class Model:
         *,
         on_segment: Callable[[Segment], None] | None = None,
         on_progress: OnProgress | None = None,
+        priority: Priority = "interactive",
         **given: Any,
     ) -> Transcript:
-        """The whole transcript. Options come as `TranscribeOptions` or by name: `language="en"`."""
+        """The whole transcript. Options come as `TranscribeOptions` or by name: `language="en"`.
+
+        Requests of priority "batch" go behind "interactive" ones, but never wait for ever.
+        """
         with self._recording(audio) as recording:
-            transcription = self._start(recording, options, given, on_progress)
+            transcription = self._start(recording, options, given, on_progress, priority)
             for segment in transcription:
                 if on_segment is not None:
                     on_segment(segment)
             return transcription.transcript()
 
     def stream(
-        self, audio: AudioInput | Recording, options: TranscribeOptions | None = None, **given: Any
+        self,
+        audio: AudioInput | Recording,
+        options: TranscribeOptions | None = None,
+        *,
+        priority: Priority = "interactive",
+        **given: Any,
     ) -> Iterator[Segment]:
         """Segments, as soon as each is final."""
         with self._recording(audio) as recording:
-            yield from self._start(recording, options, given, None)
+            yield from self._start(recording, options, given, None, priority)
 
     def detect_language(self, audio: AudioInput | Recording) -> dict[str, float]:
         """The probability of each language, likeliest first, from the first 30 s."""
@@ -125,22 +150,20 @@ class Model:
         options: TranscribeOptions | None,
         given: dict[str, Any],
         on_progress: OnProgress | None,
+        priority: Priority,
     ) -> Transcription:
         if options is not None and given:
             raise UsageError("give either options or single options by name, not both")
         if options is not None and not isinstance(options, TranscribeOptions):
             raise UsageError("options must be choral.TranscribeOptions(...); or give them by name: language='en'")
         chosen = options if options is not None else TranscribeOptions.of(**given)
-        return self._transcriber.start(recording, chosen, on_progress)
+        if priority not in get_args(Priority):
+            raise UsageError(f"priority is {priority!r}; it must be one of {', '.join(get_args(Priority))}")
+        return self._transcriber.start(recording, chosen, on_progress, priority)
 
     def _recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
         """A recording of the caller's own stays open; one made here is closed when done."""
         return contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
-
-
-def require_torch() -> None:
-    if importlib.util.find_spec("torch") is None:
-        raise MissingDependency("transcribing needs PyTorch: pip install 'choral[torch]'")
 
 
 def uses_cuda(settings: EngineSettings) -> bool:

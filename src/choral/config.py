@@ -8,14 +8,19 @@ from typing import Literal
 from choral.checks import check_fields
 from choral.errors import UsageError
 
-ComputeType = Literal["auto", "float32", "float16", "bfloat16"]
+EngineName = Literal["auto", "torch", "ctranslate2"]
+ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
+    engine: EngineName = "auto"  # auto: torch where it is installed, CTranslate2 otherwise
     device: str = "auto"  # auto, cpu, cuda or cuda:N
     compute_type: ComputeType = "auto"  # auto: float32 on a CPU, float16 on a GPU
     threads: int = 0  # CPU threads; 0: as many as the machine has cores
+    encoder_budget: int = 32_768  # frames that one encoder step may take; a window has 1,500
+    queue_limit: int = 4096  # windows that may wait before new callers are refused
+    warm_up: bool | None = None  # try the largest step before the first request; None: on a GPU
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -24,3 +29,6 @@ class EngineSettings:
             raise UsageError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
         if not 0 <= self.threads <= 4096:
             raise UsageError(f"threads is {self.threads!r}; it must be 0 (all cores) or a count of threads")
+        for name in ("encoder_budget", "queue_limit"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number from 1 up")

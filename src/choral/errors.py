@@ -18,6 +18,7 @@ ChoralError
 ├── StorageError          5  507   a disk that is full, or a place that cannot be written
 ├── EngineError           6  500   the engine could not do its work
 │   ├── EngineClosed      6  503   it was shut down
+│   ├── QueueFull         6  503   too much is waiting; worth another try
 │   └── WindowFailed      6  500   this window failed; others are not affected
 └── MissingDependency     7  500   an optional package is needed and not installed
 
@@ -100,6 +101,10 @@ class EngineError(ChoralError):
 
 
 class EngineClosed(EngineError):
+    http_status = 503
+
+
+class QueueFull(EngineError):
     http_status = 503
 
 

@@ -40,7 +40,9 @@ def _home() -> Path:
     try:
         return Path.home()
     except RuntimeError as error:
-        raise StorageError("this user has no home folder: set HOME, or CHORAL_MODELS and CHORAL_SAMPLES") from error
+        raise StorageError(
+            "this user has no home folder: set HOME, or CHORAL_MODELS, CHORAL_SAMPLES and CHORAL_CONVERTED"
+        ) from error
 
 
 @contextlib.contextmanager

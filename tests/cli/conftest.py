@@ -6,6 +6,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,8 +43,8 @@ def choral(tmp_path: Path) -> Callable[..., Result]:
 def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def start(*arguments: object, stdout: int | None = None) -> Terminal:
-        opened.append(Terminal([str(argument) for argument in arguments], tmp_path, stdout))
+    def start(*arguments: object, **settings: Any) -> Terminal:
+        opened.append(Terminal([str(argument) for argument in arguments], tmp_path, **settings))
         return opened[-1]
 
     yield start

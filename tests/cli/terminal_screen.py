@@ -29,6 +29,10 @@ class Screen:
     def lines(self) -> list[str]:
         return [row.rstrip() for row in self._rows if row.strip()]
 
+    def shows(self, pattern: str) -> bool:
+        """Whether a line of it looks like this."""
+        return re.search(pattern, "\n".join(self.lines), re.MULTILINE) is not None
+
     def feed(self, text: str) -> None:
         self.sent += text
         for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\s\S]", text):
@@ -52,15 +56,17 @@ class Screen:
 
 
 class Terminal:
-    """The command with a terminal on standard error and, unless given, on standard output."""
+    """The command with a terminal on standard error and, unless given, on standard input and output."""
 
-    def __init__(self, arguments: list[str], folder: Path, stdout: int | None = None) -> None:
+    def __init__(
+        self, arguments: list[str], folder: Path, stdout: int | None = None, stdin: int | None = None, height: int = 50
+    ) -> None:
         self.screen = Screen()
         self._master, slave = pty.openpty()
-        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": "50"}
+        env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(height)}
         self.process = subprocess.Popen(
             [*COMMAND, *arguments],
-            stdin=slave,
+            stdin=slave if stdin is None else stdin,
             stdout=slave if stdout is None else stdout,
             stderr=slave,
             cwd=folder,

@@ -40,7 +40,7 @@ def test_help_names_the_commands(choral: Run, arguments: list[str]) -> None:
     result = choral(*arguments)
     assert result.code == 0
     assert result.errors == ""
-    for name in ("transcribe", "models", "bench", "--version"):
+    for name in ("transcribe", "models", "doctor", "bench", "--version"):
         assert f"  {name}" in result.out
 
 
@@ -51,6 +51,7 @@ def test_help_names_the_commands(choral: Run, arguments: list[str]) -> None:
         (["models", "--help"], "remove "),
         (["models"], "remove "),
         (["models", "pull", "--help"], "NAME"),
+        (["doctor", "--help"], "--engine"),
         (["bench"], "wer "),
         (["bench", "wer", "--help"], "--[no-]peers"),
         (["bench", "prep", "--help"], "AUDIO"),

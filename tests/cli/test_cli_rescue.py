@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import signal
 from collections.abc import Callable
@@ -66,7 +65,7 @@ def test_a_full_disk_ends_the_run_and_the_text_is_printed(
     with package.load(tiny_en_pt) as model:
         heard = model.transcribe(clips[0])
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert Work(model, sink, Unseen(), request, Failures()).run(inputs) == 5
+        assert Work(model, sink, Unseen(), request, Failures(), most_at_once=1).run(inputs) == 5
     shown = capsys.readouterr()
     assert shown.out == formats.text(heard)
     told, note, end = shown.err.splitlines()
@@ -81,7 +80,7 @@ def test_sigterm_keeps_what_was_decided(
     shutil.copy(speech_clips[0], tmp_path / "a.wav")
     os.mkfifo(tmp_path / "b.wav")  # nobody writes into it: the run waits there
     run = terminal("transcribe", "a.wav", "b.wav", "--model", tiny_en_pt)
-    run.wait_for(lambda screen: re.search(r"^b\.wav +[━╸╺]", "\n".join(screen.lines), re.M) is not None)
+    run.wait_for(lambda screen: screen.shows(r"^b\.wav +[━╸╺]") and screen.shows(r"^a\.wav → a\.txt"))
     run.process.send_signal(signal.SIGTERM)
     assert run.finish() == 143
     assert run.screen.lines[-1] == "choral: stopped; 1 of 2 done"

@@ -1,103 +1,210 @@
-"""Windows decoded together give what each gives alone, whatever else is in the batch."""
+"""Batch = alone: windows give what each gives alone, whatever else is in the batch, and whenever they come.
+
+Real clips, noise and silence; random options and kinds of work; several threads that submit at random moments; windows
+that fail and windows that are given up in between. For torch tokens are equal, and scores to rounding; CTranslate2
+promises the text.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
-from choral.audio.recording import Recording
-from choral.engine.window import Decode, Decoded, Window, WindowAudio
-from choral.errors import UsageError
-from choral.longform.cuts import cut_alone, n_mel_frames
-from oracle import Pair, pair_from
+from choral.audio.constants import HOP_LENGTH
+from choral.engine.engine import Engine
+from choral.engine.factory import ctranslate2_engine
+from choral.engine.steps import Pending
+from choral.engine.window import (
+    Align,
+    Aligned,
+    Caller,
+    Decode,
+    Decoded,
+    DetectLanguage,
+    Languages,
+    Warped,
+    Window,
+    WindowAudio,
+)
+from choral.errors import UsageError, WindowFailed
+from choral.model.checkpoint import Checkpoint
+from choral.model.tokenizer import Tokenizer
+from real_model import SETTINGS, Loaded, alone
 
-N_WINDOWS = 50
+SOON_S = 300
+N_THREADS = 4
+SENTENCE = " He was a young man, and went on to say so."
 
 
-@pytest.fixture(scope="module")
-def pair(tiny_ggml: Path) -> Iterator[Pair]:
-    yield from pair_from(tiny_ggml)
+@dataclass(frozen=True)
+class Runner:
+    engine: Engine
+    is_same: Callable[[Any, Any, Tokenizer], bool]
 
 
-@pytest.fixture(scope="module")
-def audios(jfk: Path, speech_clips: list[Path]) -> list[WindowAudio]:
-    cut = []
-    for path in [jfk, *speech_clips]:
-        with Recording.open(path) as recording:
-            cut.append(cut_alone(recording, 0, n_mel_frames(recording)))
-    return cut
+@pytest.fixture(scope="module", params=["torch", "ctranslate2"])
+def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    if request.param == "torch":
+        loaded: Loaded = request.getfixturevalue("tiny")
+        yield Runner(loaded.engine, equal_to_rounding)
+        return
+    checkpoint: Checkpoint = request.getfixturevalue("tiny_checkpoint")
+    settings = replace(SETTINGS, threads=1)  # two would wait for each other beside other tests
+    engine = ctranslate2_engine(checkpoint, request.getfixturevalue("tokenizer"), settings)
+    yield Runner(engine, equal_text)
+    engine.close()
 
 
-def random_work(rng: random.Random, pair: Pair) -> Decode:
-    prompt = tuple(pair.tokenizer.encode(" " + "He was a young man. " * rng.randrange(8)))
+def equal_to_rounding(found: Any, expected: Any, tokenizer: Tokenizer) -> bool:
+    match found, expected:
+        case Decoded(), Decoded():
+            scores = [found.avg_logprob, found.no_speech_prob]
+            return found.tokens == expected.tokens and np.allclose(
+                scores, [expected.avg_logprob, expected.no_speech_prob], rtol=0, atol=1e-4
+            )
+        case Languages(), Languages():
+            return found.probabilities == pytest.approx(expected.probabilities, abs=1e-4)
+        case Aligned(), Aligned():
+            return (
+                found.n_start_tokens == expected.n_start_tokens
+                and np.allclose(found.token_probs, expected.token_probs, rtol=0, atol=1e-4)
+                and np.allclose(found.scores, expected.scores, rtol=0, atol=1e-3)
+            )
+    return False
+
+
+def equal_text(found: Any, expected: Any, tokenizer: Tokenizer) -> bool:
+    match found, expected:
+        case Decoded(), Decoded():
+            return tokenizer.decode(found.tokens) == tokenizer.decode(expected.tokens)
+        case Languages(), Languages():
+            return found.best == expected.best
+        case Warped(), Warped():
+            return bool(np.array_equal(found.token_frames, expected.token_frames))
+    return False
+
+
+def random_decode(rng: random.Random, tokenizer: Tokenizer, longest: int) -> Decode:
+    temperature = rng.choice([0.0, 0.0, 0.0, 0.4, 1.0])
     return Decode(
-        prompt=prompt if rng.random() < 0.4 else (),
-        prefix=tuple(pair.tokenizer.encode(" Well")) if rng.random() < 0.1 else (),
+        prompt=tuple(tokenizer.encode(SENTENCE * rng.randrange(1, 8))) if rng.random() < 0.3 else (),
+        prefix=tuple(tokenizer.encode(" Well")) if rng.random() < 0.1 else (),
         language=rng.choice(["en", "en", "de", "ru"]),
         task=rng.choice(["transcribe", "transcribe", "translate"]),
         timestamps=rng.random() < 0.7,
-        temperature=rng.choice([0.0, 0.0, 0.4, 1.0]),
-        n_candidates=rng.choice([1, 1, 2, 5]),
+        temperature=temperature,
+        n_candidates=rng.choice([1, 1, 1, 2, 5]),
         patience=rng.choice([1.0, 2.0]),
         length_penalty=rng.choice([None, 0.6]),
-        max_tokens=rng.choice([None, None, 3, 20]),
-        suppress_tokens=pair.tokenizer.suppressed((-1,) if rng.random() < 0.8 else ()),
+        max_tokens=rng.choice([1, 3, longest, longest]),
+        suppress_tokens=tokenizer.suppressed((-1,) if rng.random() < 0.8 else ()),
         suppress_blank=rng.random() < 0.8,
         max_initial_timestamp=rng.choice([None, 0.5, 1.0]),
         seed=rng.randrange(5),
     )
 
 
-def same(found: Decoded, expected: Decoded) -> bool:
-    return (
-        found.tokens == expected.tokens
-        and found.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-4)
-        and found.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-4)
-    )
+def random_window(rng: random.Random, sounds: Sequence[WindowAudio], tokenizer: Tokenizer, longest: int) -> Window[Any]:
+    audio = rng.choice(sounds)
+    kind = rng.random()
+    if kind < 0.1:
+        return Window(audio, DetectLanguage())
+    if kind < 0.2:
+        tokens = tuple(tokenizer.encode(SENTENCE * rng.randrange(1, 4)))[: rng.randrange(1, 40)]
+        n_frames = min(1500, len(audio.samples) // HOP_LENGTH // 2)
+        return Window(audio, Align(text_tokens=tokens, n_frames=n_frames, language="en", task="transcribe"))
+    return Window(audio, random_decode(rng, tokenizer, longest))
 
 
-def test_together_as_alone(pair: Pair, audios: list[WindowAudio]) -> None:
-    """Random options side by side, with windows that fail and windows that are given up in between."""
-    rng = random.Random(0)
-    windows: list[Window[Any]] = [Window(rng.choice(audios), random_work(rng, pair)) for _ in range(N_WINDOWS)]
-    alone = [pair.engine.submit(window).result() for window in windows]
-    before = pair.engine.stats
-
-    futures, bad, given_up = [], [], []
-    for i, window in enumerate(windows):
-        futures.append(pair.engine.submit(window, request=i % 7))
-        if i % 9 == 0:
-            bad.append(pair.engine.submit(Window(audios[0], Decode(language="xx"))))
-        if i % 8 == 0:
-            given_up.append(pair.engine.submit(window, request=i % 7))
-            pair.engine.cancel(given_up[-1])
-    together = [future.result() for future in futures]
-
-    assert [same(*both) for both in zip(together, alone, strict=True)] == [True] * N_WINDOWS
-    for future in bad:
-        with pytest.raises(UsageError):
-            future.result()
-    for future in given_up:
-        with pytest.raises(CancelledError):
-            future.result()
-    after = pair.engine.stats
-    n_tokens = sum(len(decoded.tokens) + 1 for decoded in alone)
-    assert after.encoded == before.encoded  # all audio was in the cache
-    assert after.steps - before.steps < n_tokens / 3  # and a step served several windows
+def bad_window(rng: random.Random, sounds: Sequence[WindowAudio]) -> Window[Any]:
+    samples = sounds[0].samples.copy()
+    samples[rng.randrange(10_000)] = np.nan
+    return rng.choice([Window(alone(samples), Decode(language="en")), Window(sounds[1], Decode(language="xx"))])
 
 
-def test_a_batched_file_fills_the_batch_by_itself(pair: Pair, audios: list[WindowAudio]) -> None:
-    import numpy as np
+class Submitting:
+    """Windows from several threads, as several callers, at random moments; bad and unwanted ones in between."""
 
-    talk = np.concatenate([np.pad(audio.samples, (0, 40_000)) for audio in audios * 3])
-    before = pair.engine.stats
-    transcript = pair.choral.transcribe(talk, mode="batched", language="en", temperature=0.0)
-    after = pair.engine.stats
-    n_tokens = sum(len(segment.tokens) for segment in transcript.segments)
-    assert after.windows - before.windows >= 4
-    assert after.steps - before.steps < n_tokens * 0.6
+    def __init__(self, engine: Engine, windows: Sequence[Window[Any]], sounds: Sequence[WindowAudio], seed: int):
+        self.engine, self.windows, self.sounds = engine, windows, sounds
+        self.futures: dict[int, Pending[Any]] = {}
+        self.bad: list[Pending[Any]] = []
+        self.given_up: list[Pending[Any]] = []
+        callers = [Caller(priority) for priority in ("interactive", "interactive", "batch")]
+        numbers = [range(first, len(windows), N_THREADS) for first in range(N_THREADS)]
+        rngs = [random.Random(f"{seed} {first}") for first in range(N_THREADS)]
+        works = zip(numbers, rngs, strict=True)
+        self.threads = [threading.Thread(target=self.submit, args=(*work, callers)) for work in works]
+
+    def submit(self, numbers: range, rng: random.Random, callers: Sequence[Caller]) -> None:
+        for number in numbers:
+            time.sleep(rng.choice([0, 0, 0.002, 0.05]))
+            self.futures[number] = self.engine.submit(self.windows[number], rng.choice([*callers, None]))
+            if rng.random() < 0.1:
+                self.bad.append(self.engine.submit(bad_window(rng, self.sounds), rng.choice(callers)))
+            if rng.random() < 0.15:
+                unwanted = self.engine.submit(rng.choice(self.windows), rng.choice(callers))
+                time.sleep(rng.choice([0, 0.02, 0.1]))
+                self.engine.cancel(unwanted)
+                self.given_up.append(unwanted)
+
+    def run(self) -> None:
+        for thread in self.threads:
+            thread.start()
+        for thread in self.threads:
+            thread.join(SOON_S)
+        assert sorted(self.futures) == list(range(len(self.windows)))
+
+
+def check_together_as_alone(
+    runner: Runner, tokenizer: Tokenizer, sounds: Sequence[WindowAudio], n_windows: int, longest: int, seed: int
+) -> None:
+    engine = runner.engine
+    rng = random.Random(seed)
+    windows = [random_window(rng, sounds, tokenizer, longest) for _ in range(n_windows)]
+    expected = [engine.submit(window).result(SOON_S) for window in windows]
+    before = engine.stats
+    submitting = Submitting(engine, windows, sounds, seed)
+    submitting.run()
+
+    for number, window in enumerate(windows):
+        found = submitting.futures[number].result(SOON_S)
+        assert runner.is_same(found, expected[number], tokenizer), (window.work, found, expected[number])
+    for future in submitting.bad:
+        assert isinstance(future.exception(SOON_S), UsageError | WindowFailed)
+    for future in submitting.given_up:
+        try:
+            future.result(SOON_S)  # it may have been done before
+        except CancelledError:
+            continue
+    after = engine.stats
+    assert after.encoded - before.encoded <= len(submitting.bad)  # all other audio was known
+    assert after.waiting == 0
+
+
+def test_together_as_alone(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio]) -> None:
+    check_together_as_alone(runner, tokenizer, sounds, n_windows=50, longest=20, seed=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_many_together_as_alone(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio], seed: int) -> None:
+    check_together_as_alone(runner, tokenizer, sounds, n_windows=100, longest=100, seed=seed)
+
+
+def test_a_step_serves_many_windows(tiny: Loaded, speech: list[WindowAudio]) -> None:
+    work = Decode(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=20)
+    before = tiny.engine.stats
+    futures = [tiny.engine.submit(Window(speech[i % len(speech)], work)) for i in range(12)]
+    n_tokens = sum(len(future.result(SOON_S).tokens) for future in futures)
+    after = tiny.engine.stats
+    assert after.steps - before.steps < n_tokens / 3
+    assert (after.rows - before.rows) / (after.steps - before.steps) > 4

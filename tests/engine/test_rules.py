@@ -1,4 +1,8 @@
-"""Every rule against openai-whisper's filters, over random texts."""
+"""All rules at once over rows with their own options and texts, each row against openai-whisper's filters alone."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,20 +12,28 @@ import whisper.tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choral.engine.rules import History, rules_for
+from choral.engine.rules import NEVER, History, Rules
 from choral.engine.window import Decode
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
 N_VOCAB = 51865
+N_SLOTS = 16
 DIMS = ModelDims(80, 1500, 384, 6, 4, N_VOCAB, 448, 384, 6, 4)
 TOKENIZER = Tokenizer.for_checkpoint(DIMS)
+BEGIN = TOKENIZER.timestamp_begin
 ORACLE = whisper.tokenizer.get_tokenizer(True, num_languages=99, language="en", task="transcribe")
 CPU = torch.device("cpu")
 
-text_token = st.integers(0, TOKENIZER.eot - 1)
-timestamp = st.integers(TOKENIZER.timestamp_begin, N_VOCAB - 1)
-texts = st.lists(st.one_of(text_token, timestamp), max_size=12)
+texts = st.lists(st.one_of(st.integers(0, TOKENIZER.eot - 1), st.integers(BEGIN, N_VOCAB - 1)), max_size=12)
+works = st.builds(
+    Decode,
+    timestamps=st.booleans(),
+    suppress_blank=st.booleans(),
+    max_initial_timestamp=st.sampled_from([None, 0.5, 1.0, 30.0]),
+    suppress_tokens=st.sampled_from([(), (5, 50364), TOKENIZER.suppressed((-1,)), TOKENIZER.suppressed(())]),
+)
+rows_of_works = st.lists(st.tuples(works, texts), min_size=1, max_size=N_SLOTS)
 
 
 def oracle_filters(work: Decode) -> list[whisper.decoding.LogitFilter]:
@@ -35,59 +47,93 @@ def oracle_filters(work: Decode) -> list[whisper.decoding.LogitFilter]:
     return filters
 
 
-@settings(max_examples=150, deadline=None)
-@given(
-    rows=st.integers(1, 4).flatmap(
-        lambda n: st.integers(0, 12).flatmap(
-            lambda length: st.lists(
-                st.lists(st.one_of(text_token, timestamp), min_size=length, max_size=length), min_size=n, max_size=n
-            )
-        )
-    ),
-    timestamps=st.booleans(),
-    suppress_blank=st.booleans(),
-    max_initial=st.sampled_from([None, 0.5, 1.0, 30.0]),
-    seed=st.integers(0, 2**31),
-)
-def test_rules_forbid_what_the_reference_forbids(rows, timestamps, suppress_blank, max_initial, seed):
-    work = Decode(
-        timestamps=timestamps,
-        suppress_blank=suppress_blank,
-        max_initial_timestamp=max_initial,
-        suppress_tokens=TOKENIZER.suppressed((-1,)),
-    )
-    logits = torch.from_numpy(np.random.default_rng(seed).normal(0, 4, (len(rows), N_VOCAB)).astype(np.float32))
+def rules_after(rows: list[tuple[Decode, list[int]]], slots: list[int]) -> Rules:
+    """As the engine does: windows begin one by one, and all that still go on are told their tokens together."""
+    rules = Rules(TOKENIZER, N_VOCAB, N_SLOTS, CPU)
+    for slot, (work, _) in zip(slots, rows, strict=True):
+        rules.begin((slot,), work)
+    for i in range(max(len(text) for _, text in rows)):
+        going_on = [(slot, text[i]) for slot, (_, text) in zip(slots, rows, strict=True) if i < len(text)]
+        fed = torch.tensor(going_on)
+        rules.history.append(fed[:, 0], fed[:, 1])
+    return rules
+
+
+def random_logits(n_rows: int, seed: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(0, 4, (n_rows, N_VOCAB)).astype(np.float32))
+
+
+@settings(max_examples=100, deadline=None)
+@given(rows=rows_of_works, order=st.permutations(range(N_SLOTS)), seed=st.integers(0, 2**31))
+def test_each_row_is_ruled_as_the_reference_rules_it_alone(
+    rows: list[tuple[Decode, list[int]]], order: list[int], seed: int
+):
+    slots = order[: len(rows)]
+    logits = random_logits(len(rows), seed)
     expected = logits.clone()
-    tokens = torch.tensor(rows, dtype=torch.long).reshape(len(rows), -1)
-    for oracle_filter in oracle_filters(work):
-        oracle_filter.apply(expected, tokens)
-
-    history = History.empty(len(rows), CPU)
-    for column in tokens.T:
-        history.append(column, TOKENIZER.timestamp_begin)
-    for rule in rules_for(work, TOKENIZER, N_VOCAB, CPU):
-        rule.apply(logits, history)
-
-    assert torch.equal(torch.isinf(logits), torch.isinf(expected))
+    for i, (work, text) in enumerate(rows):
+        for oracle_filter in oracle_filters(work):
+            oracle_filter.apply(expected[i : i + 1], torch.tensor([text], dtype=torch.long))
+    rules_after(rows, slots).apply(logits, torch.tensor(slots))
     assert torch.equal(logits, expected)
+
+
+@settings(max_examples=20, deadline=None)
+@given(rows=rows_of_works, seed=st.integers(0, 2**31), data=st.data())
+def test_windows_that_are_not_in_a_step_change_nothing(
+    rows: list[tuple[Decode, list[int]]], seed: int, data: st.DataObject
+):
+    slots = list(range(len(rows)))
+    some = data.draw(st.lists(st.sampled_from(slots), min_size=1, unique=True))
+    rules = rules_after(rows, slots)
+    all_logits = random_logits(len(rows), seed)
+    some_logits = all_logits[some].clone()
+    rules.apply(some_logits, torch.tensor(some))
+    rules.apply(all_logits, torch.tensor(slots))
+    assert torch.equal(some_logits, all_logits[some])
 
 
 def test_zero_as_latest_first_timestamp_allows_only_zero():
     """The reference takes 0 for "no limit"; here it means what it says."""
-    work = Decode(max_initial_timestamp=0.0)
+    rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
+    rules.begin((1,), Decode(max_initial_timestamp=0.0))
     logits = torch.zeros(1, N_VOCAB)
-    for rule in rules_for(work, TOKENIZER, N_VOCAB, CPU):
-        rule.apply(logits, History.empty(1, CPU))
-    assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [TOKENIZER.timestamp_begin]
+    rules.apply(logits, torch.tensor([1]))
+    assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [BEGIN]
 
 
-@pytest.mark.parametrize("order", [[1, 0], [0, 0], [1, 1]])
-def test_history_follows_its_rows(order):
-    history = History.empty(2, CPU)
-    begin = TOKENIZER.timestamp_begin
-    history.append(torch.tensor([begin + 3, 7]), begin)
-    history.append(torch.tensor([5, begin + 9]), begin)
-    history.select_rows(torch.tensor(order))
-    assert history.last.tolist() == [[5, begin + 9][row] for row in order]
-    assert history.before_last.tolist() == [[begin + 3, 7][row] for row in order]
-    assert history.last_timestamp.tolist() == [[begin + 3, begin + 9][row] for row in order]
+def test_a_place_forgets_the_window_before():
+    rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
+    rules.begin((0, 1), Decode(suppress_tokens=(7,), max_initial_timestamp=0.0))
+    rules.history.append(torch.tensor([0, 1]), torch.tensor([BEGIN + 3, 5]))
+    rules.begin((1,), Decode(timestamps=False, suppress_blank=False))
+    logits = torch.zeros(1, N_VOCAB)
+    rules.apply(logits, torch.tensor([1]))
+    assert torch.isfinite(logits).all()
+
+
+def recent(history: History, slots: list[int]) -> list[Any]:
+    found = history.at(torch.tensor(slots))
+    columns = (found.last, found.before_last, found.last_timestamp, found.n_sampled)
+    return [tuple(int(column[i]) for column in columns) for i in range(len(slots))]
+
+
+def test_history_knows_the_newest_tokens():
+    history = History(4, BEGIN, CPU)
+    history.reset(torch.tensor([1, 3]))
+    assert recent(history, [1]) == [(NEVER, NEVER, NEVER, 0)]
+    history.append(torch.tensor([3, 1]), torch.tensor([BEGIN + 3, 7]))
+    history.append(torch.tensor([1]), torch.tensor([8]))
+    assert recent(history, [1, 3]) == [(8, 7, NEVER, 2), (BEGIN + 3, NEVER, BEGIN + 3, 1)]
+
+
+@pytest.mark.parametrize("sources", [[1, 0], [0, 0], [1, 1]])
+def test_history_follows_its_rows(sources: list[int]):
+    history = History(2, BEGIN, CPU)
+    both = torch.tensor([0, 1])
+    history.reset(both)
+    history.append(both, torch.tensor([BEGIN + 3, 7]))
+    history.append(both, torch.tensor([5, BEGIN + 9]))
+    before = recent(history, [0, 1])
+    history.copy(torch.tensor(sources), both)
+    assert recent(history, [0, 1]) == [before[source] for source in sources]

@@ -1,59 +1,245 @@
-"""Who is drawn next: in turn over requests, never more than fits, nobody passed for ever."""
+"""What the engine does next: fair to callers, never more than fits, nobody passed for ever."""
 
 from __future__ import annotations
 
-from hypothesis import given
-from hypothesis import strategies as st
+from collections import Counter
 
-from choral.engine.scheduler import Scheduler
+import pytest
 
-
-def scheduler(jobs: list[tuple[int, int, int]]) -> Scheduler[tuple[int, int, int]]:
-    """Jobs are (request, number, slots)."""
-    waiting: Scheduler[tuple[int, int, int]] = Scheduler(lambda job: job[2])
-    for job in jobs:
-        waiting.add(job[0], job)
-    return waiting
+from choral.engine.steps import Decode, Encode, Job, Step
+from choral.engine.window import Caller
+from fake_runner import Clock
+from stepper import kinds, stepper, until_decoding
 
 
-def test_a_short_request_does_not_wait_behind_a_long_one():
-    waiting = scheduler([(1, i, 1) for i in range(100)] + [(2, 0, 1)])
-    assert waiting.draw(4, 4, is_idle=True) == [(1, 0, 1), (2, 0, 1), (1, 1, 1), (1, 2, 1)]
+def callers_of(step: Step | None) -> list[Caller]:
+    return [job.caller for job in step.jobs] if step else []
 
 
-def test_a_large_window_is_not_passed_for_ever():
-    waiting = scheduler([(1, 0, 5), (2, 0, 1), (3, 0, 1)])
-    assert waiting.draw(3, 8, is_idle=False) == []
-    assert waiting.draw(6, 8, is_idle=False) == [(1, 0, 5), (2, 0, 1)]
+# Whose turn it is
 
 
-def test_an_idle_engine_takes_even_what_is_too_large():
-    waiting = scheduler([(1, 0, 64), (2, 0, 1)])
-    assert waiting.draw(8, 8, is_idle=True) == [(1, 0, 64)]
-    assert waiting.draw(8, 8, is_idle=True) == [(2, 0, 1)]
+def test_a_short_request_does_not_wait_behind_a_long_one(clock: Clock):
+    desk = stepper(clock, encode=0.03, decode=0.01)
+    file = Caller()
+    for _ in range(50):
+        desk.submit(file, n_tokens=20)
+    for _ in range(40):
+        desk.step()
+    short = desk.submit(n_tokens=3)
+    step = desk.step()
+    assert isinstance(step, Encode)
+    assert step.jobs[0] is short
+    assert kinds([desk.step() for _ in range(3)]) == ["Prefill", "Decode", "Decode"]
+    assert short.future.result(timeout=0).tokens == (0, 1, 2)
+    assert desk.scheduler.n_waiting > 30
 
 
-def test_what_is_left_can_be_taken_at_once():
-    waiting = scheduler([(1, 0, 1), (2, 0, 1), (1, 1, 1)])
-    assert sorted(waiting.draw_all()) == [(1, 0, 1), (1, 1, 1), (2, 0, 1)]
-    assert len(waiting) == 0
+def test_a_newcomer_does_not_make_up_for_what_others_had(clock: Clock):
+    """One caller decodes one window beside the many of another, so it has had less; a third is level with it."""
+    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.01)
+    file, slow = Caller(), Caller()
+    for _ in range(30):
+        desk.submit(file, n_tokens=100)
+    desk.submit(slow, n_tokens=100)
+    for _ in range(60):
+        desk.step()
+    third = desk.submit()
+    step = desk.step()
+    assert isinstance(step, Encode)
+    assert step.jobs[0] is third
 
 
-@given(
-    jobs=st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), max_size=40),
-    n_slots=st.integers(1, 12),
-    n_most=st.integers(1, 5),
+def test_windows_of_callers_enter_in_turn(clock: Clock):
+    desk = stepper(clock, most=2, encode=0.05)
+    first, second = Caller(), Caller()
+    for caller in (first, first, first, second, second):
+        desk.submit(caller)
+    entered = [step.jobs for step in desk.steps() if isinstance(step, Encode)]
+    order = [job.caller for jobs in entered for job in jobs]
+    assert order == [first, second, first, second, first]
+
+
+def test_a_caller_that_comes_back_has_saved_up_nothing(clock: Clock):
+    desk = stepper(clock, n_slots=1, encode=0.1)
+    away, here = Caller(), Caller()
+    desk.submit(away)
+    desk.steps()
+    for _ in range(20):
+        desk.submit(here)
+    for _ in range(20):
+        desk.step()
+    for _ in range(5):
+        desk.submit(away)
+    order = [step.jobs[0].caller for step in desk.steps() if isinstance(step, Encode)]
+    assert sorted(order[:4], key=id) == sorted([away, here] * 2, key=id)
+
+
+@pytest.mark.parametrize("first", ["interactive", "batch"])
+def test_interactive_goes_before_batch(clock: Clock, first: str):
+    desk = stepper(clock, n_slots=1, encode=0.1)
+    batch, interactive = Caller("batch"), Caller("interactive")
+    for caller in [interactive, batch] if first == "interactive" else [batch, interactive]:
+        desk.submit(caller)
+    order = [step.jobs[0].caller for step in desk.steps() if isinstance(step, Encode)]
+    assert order == [interactive, batch]
+
+
+def test_batch_gets_a_fifth_of_the_time_beside_interactive(clock: Clock):
+    desk = stepper(clock, n_slots=1, encode=0.1, decode=0.1)
+    batch, interactive = Caller("batch"), Caller("interactive")
+    for _ in range(100):
+        desk.submit(batch)
+        desk.submit(interactive)
+    served = Counter(callers_of(desk.step())[0] for _ in range(300))
+    assert served[interactive] / served[batch] == pytest.approx(4, abs=0.5)
+
+
+# Places
+
+
+def test_a_large_window_is_not_passed_for_ever(clock: Clock):
+    desk = stepper(clock, encode=0.01, decode=0.01)
+    small = [desk.submit(n_tokens=n) for n in range(4, 12)]
+    until_decoding(desk, small)
+    large = desk.submit(n_slots=5)
+    later = [desk.submit() for _ in range(20)]
+    while not large.slots:
+        step = desk.step()
+        assert isinstance(step, Decode) or large in step.jobs, "another took a place it waits for"
+    assert sum(job.future.done() for job in small) == 5  # it entered as soon as it could
+    desk.steps()
+    assert all(job.future.done() for job in [large, *later])
+
+
+def test_the_last_places_are_kept_for_callers_that_have_none(clock: Clock):
+    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.01)
+    file = Caller()
+    jobs = [desk.submit(file, n_tokens=1000) for _ in range(40)]
+    for _ in range(60):
+        desk.step()
+        assert desk.scheduler.slots.n_free >= 2
+    assert sum(bool(job.slots) and not job.future.done() for job in jobs) == 14
+    others = [desk.submit(n_tokens=50) for _ in range(2)]
+    until_decoding(desk, others)
+    assert desk.scheduler.slots.n_free == 0
+
+
+def test_a_window_that_needs_all_places_gets_them(clock: Clock):
+    desk = stepper(clock, n_slots=16)
+    caller = Caller()
+    jobs = [desk.submit(caller), desk.submit(caller, n_slots=16), desk.submit(caller)]
+    desk.steps()
+    assert [len(job.future.result(timeout=0).tokens) for job in jobs] == [3, 3, 3]
+
+
+def test_a_text_to_align_needs_no_place(clock: Clock):
+    desk = stepper(clock, n_slots=1, decode=0.01)
+    until_decoding(desk, [desk.submit(n_tokens=30)])
+    known = desk.submit(n_slots=0)
+    assert kinds([desk.step(), desk.step()]) == ["Encode", "Align"]
+    assert known.future.done()
+
+
+# The encoder
+
+
+def test_the_encoder_takes_no_more_than_its_budget(clock: Clock):
+    desk = stepper(clock, n_slots=16, most=4, encode=0.0001)
+    for _ in range(12):
+        desk.submit()
+    desk.steps()
+    assert desk.runner.encoded[:3] == [1, 4, 4]  # what a window costs is not known before the first
+
+
+def test_an_encoder_step_holds_nobody_up_for_long(clock: Clock):
+    desk = stepper(clock, n_slots=16, most=8, encode=0.03)
+    for _ in range(12):
+        desk.submit()
+    desk.steps()
+    assert desk.runner.encoded == [1, 3, 3, 3, 2]
+
+
+def test_the_encoder_takes_no_more_than_there_are_places(clock: Clock):
+    desk = stepper(clock, n_slots=3, most=8, encode=0.0001)
+    for _ in range(9):
+        desk.submit()
+    desk.steps()
+    assert desk.runner.encoded == [1, 2, 3, 3]
+
+
+def test_the_same_audio_is_encoded_once(clock: Clock):
+    desk = stepper(clock, most=4)
+    desk.submit(key=1)
+    desk.steps()
+    jobs = [desk.submit(key=key, n_slots=n) for key, n in [(2, 1), (2, 2), (2, 0), (1, 1)]]
+    made = desk.steps()
+    assert desk.runner.encoded == [1, 1]
+    assert kinds(made)[:3] == ["Encode", "Align", "Prefill"]
+    assert set(made[0].jobs) == set(jobs[:3])
+    assert desk.scheduler.n_hits == 3
+
+
+@pytest.mark.parametrize(("n_slots", "kind"), [(1, "Prefill"), (5, "Prefill"), (0, "Align")])
+def test_known_audio_goes_straight_on(clock: Clock, n_slots: int, kind: str):
+    desk = stepper(clock)
+    desk.submit(key=7)
+    desk.steps()
+    desk.submit(key=7, n_slots=n_slots)
+    assert kinds([desk.step()]) == [kind]
+    assert desk.scheduler.n_hits == 1
+
+
+# The decoder
+
+
+def test_all_windows_of_the_only_caller_share_every_step(clock: Clock):
+    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.0, row=0.01)
+    caller = Caller()
+    jobs = [desk.submit(caller, n_tokens=50) for _ in range(10)]
+    until_decoding(desk, jobs)
+    steps = [desk.step() for _ in range(5)]
+    assert [set(step.jobs) for step in steps if step] == [set(jobs)] * 5
+
+
+@pytest.mark.parametrize(
+    ("fixed", "row", "n_most"),
+    [(0.001, 0.01, 3), (0.0065, 0.001, 6), (0.01, 0.0, 13)],  # 1.5 times the step of two rows: 3, 6 and any number
 )
-def test_everything_is_drawn_once_in_order_and_within_the_slots(jobs, n_slots, n_most):
-    numbered = [(request, number, slots) for number, (request, slots) in enumerate(jobs)]
-    waiting = scheduler(numbered)
-    drawn = []
-    for _ in range(len(numbered) + 1):
-        batch = waiting.draw(n_slots, n_most, is_idle=True)
-        assert len(batch) <= n_most
-        assert sum(job[2] for job in batch) <= n_slots or len(batch) == 1
-        drawn += batch
-    assert sorted(drawn) == sorted(numbered)
-    for request in range(5):
-        own = [job for job in drawn if job[0] == request]
-        assert own == sorted(own, key=lambda job: job[1])
+def test_one_window_beside_many_is_in_every_step(clock: Clock, fixed: float, row: float, n_most: int):
+    desk = stepper(clock, n_slots=16, encode=0.001, decode=fixed, row=row)
+    file, other = Caller(), Caller()
+    many = [desk.submit(file, n_tokens=1000) for _ in range(12)]
+    until_decoding(desk, many)
+    single = desk.submit(other, n_tokens=1000)
+    until_decoding(desk, [single])
+    for _ in range(5):
+        desk.step()
+    counts: Counter[Job] = Counter()
+    for _ in range(120):
+        step = desk.step()
+        assert isinstance(step, Decode)
+        assert len(step.jobs) == n_most
+        counts.update(step.jobs)
+    assert counts[single] == 120
+    assert max(counts[job] for job in many) - min(counts[job] for job in many) <= 1  # and they take turns
+
+
+def test_two_callers_with_many_windows_get_the_same_beside_a_third(clock: Clock):
+    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.0065, row=0.001)
+    one, other, third = Caller(), Caller(), Caller()
+    until_decoding(desk, [desk.submit(caller, n_tokens=1000) for caller in [one] * 6 + [other] * 6])
+    until_decoding(desk, [desk.submit(third, n_tokens=1000)])
+    counts = Counter(caller for _ in range(100) for caller in callers_of(desk.step()))
+    assert counts[third] == 100
+    assert counts[one] == pytest.approx(counts[other], rel=0.1)
+
+
+def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
+    """Two windows of one and one of another begin before any step of the decoder was measured."""
+    desk = stepper(clock, encode=0.0001)
+    caller = Caller()
+    jobs = [desk.submit(who) for who in (caller, Caller(), caller)]
+    made = desk.steps()
+    first = next(step for step in made if isinstance(step, Decode))
+    assert set(first.jobs) == set(jobs)

@@ -6,6 +6,7 @@ the recording is streamed through it, so its length does not matter. One CPU thr
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -131,6 +132,7 @@ def _frames(context: Float32, samples: Float32) -> Float32:
 
 @cache
 def _session() -> InferenceSession:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would leave a file behind and call home
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -1,6 +1,6 @@
 """Choral, openai-whisper and faster-whisper as systems to measure: same weights, same sound, same search.
 
-A peer that cannot be run is left out with a note that says why. All get samples that Choral decoded, so that
+A peer that is not installed is left out with a note that says why. All get samples that Choral decoded, so that
 what differs is the transcription alone.
 """
 
@@ -10,23 +10,17 @@ import dataclasses
 import importlib.util
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
-from choral.audio.recording import Recording
 from choral.bench.corpus import Clip
+from choral.bench.load import read_samples
+from choral.bench.systems import faster_whisper_model, openai_whisper
 from choral.bench.wer import Heard, System
-from choral.errors import ChoralError
 from choral.model.checkpoint import Checkpoint
 from choral.types import TranscribeOptions
 
 if TYPE_CHECKING:
     from choral.api import Model
-
-Samples = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -37,42 +31,29 @@ class Peers:
 
 def choral_system(model: Model, options: TranscribeOptions) -> System:
     def transcribe(clip: Clip) -> Heard:
-        transcript = model.transcribe(load_samples(clip), _for_clip(options, clip))
+        transcript = model.transcribe(read_samples(clip.path), _for_clip(options, clip))
         return Heard(transcript.text, transcript.language)
 
     return System("choral", transcribe)
 
 
 def find_peers(model: Model, options: TranscribeOptions) -> Peers:
-    """The peers that are installed and can take this model's weights."""
+    """The peers that are installed, with this model's weights."""
     from choral.model.store import Store
     from choral.model.weights import open_checkpoint
 
-    path = Store().path(model.name)
+    checkpoint = open_checkpoint(Store().path(model.name))
     peers = Peers([], [])
-    makers: dict[str, Callable[[], System]] = {
-        "openai-whisper": lambda: _openai_whisper(open_checkpoint(path), model.device, options),
-        "faster-whisper": lambda: _faster_whisper(path, model.device, options),
+    makers: dict[str, tuple[str, Callable[[], System]]] = {
+        "openai-whisper": ("whisper", lambda: _openai_whisper(checkpoint, model.device, options)),
+        "faster-whisper": ("faster_whisper", lambda: _faster_whisper(checkpoint, model.device, options)),
     }
-    packages = {"openai-whisper": "whisper", "faster-whisper": "faster_whisper"}
-    for name, make in makers.items():
-        if importlib.util.find_spec(packages[name]) is None:
+    for name, (package, make) in makers.items():
+        if importlib.util.find_spec(package) is None:
             peers.notes.append(f"{name} is not shown: it is not installed (pip install {name})")
-            continue
-        try:
+        else:
             peers.systems.append(make())
-        except PeerUnfit as error:
-            peers.notes.append(f"{name} is not shown: {error}")
     return peers
-
-
-class PeerUnfit(ChoralError):
-    """This peer cannot take these weights."""
-
-
-def load_samples(clip: Clip) -> Samples:
-    with Recording.open(clip.path) as recording:
-        return np.array(recording.samples(0, recording.n_samples), dtype=np.float32)
 
 
 def _for_clip(options: TranscribeOptions, clip: Clip) -> TranscribeOptions:
@@ -80,18 +61,12 @@ def _for_clip(options: TranscribeOptions, clip: Clip) -> TranscribeOptions:
 
 
 def _openai_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOptions) -> System:
-    import torch
-    from whisper.model import ModelDimensions, Whisper
-
-    whisper = Whisper(ModelDimensions(**dataclasses.asdict(checkpoint.dims)))
-    tensors = {name: np.array(tensor, dtype=np.float32) for name, tensor in checkpoint.tensors.items()}
-    whisper.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
-    whisper = whisper.to(device).eval()
+    whisper = openai_whisper.make_model(checkpoint, device)
     beam_size = options.beam_size if options.beam_size > 1 else None
 
     def transcribe(clip: Clip) -> Heard:
         result: dict[str, Any] = whisper.transcribe(
-            load_samples(clip),
+            read_samples(clip.path),
             language=_language(options, clip, checkpoint.dims.is_multilingual),
             temperature=options.temperatures,
             beam_size=beam_size,
@@ -103,18 +78,13 @@ def _openai_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOpti
     return System("openai-whisper", transcribe)
 
 
-def _faster_whisper(path: Path, device: str, options: TranscribeOptions) -> System:
-    if not (path / "model.bin").is_file():
-        raise PeerUnfit(f"it needs a CTranslate2 folder, and {path} is not one")
-    from faster_whisper import WhisperModel
-
-    kind, _, index = device.partition(":")
-    compute_type = "float32" if kind == "cpu" else "float16"
-    model = WhisperModel(str(path), device=kind, device_index=int(index or 0), compute_type=compute_type)
+def _faster_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOptions) -> System:
+    compute_type = "float32" if device == "cpu" else "float16"
+    model = faster_whisper_model.make_model(checkpoint, device, compute_type)
 
     def transcribe(clip: Clip) -> Heard:
         segments, info = model.transcribe(
-            load_samples(clip),
+            read_samples(clip.path),
             language=_language(options, clip, model.model.is_multilingual),
             temperature=options.temperatures,
             beam_size=options.beam_size,

@@ -43,7 +43,8 @@ def run(arguments: argparse.Namespace) -> int:
         with display.paused():
             message(f"model {model.name} on {model.device}, {model.compute_type}")
         request = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
-        return Work(model, TimedLines(display), display, request, failures).run(inputs.found)
+        # One after another: lines of several files in between each other would tell nobody anything.
+        return Work(model, TimedLines(display), display, request, failures, most_at_once=1).run(inputs.found)
 
 
 def sample_path() -> Path:

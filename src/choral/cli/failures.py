@@ -30,7 +30,10 @@ def error_lines(text: str, error: ChoralError) -> list[str]:
 
 @dataclass
 class Failures:
-    told: list[Failure] = field(default_factory=list)
+    """Counted, not kept: an error holds on to all that was at work when it was raised."""
+
+    n_told: int = 0
+    codes: set[int] = field(default_factory=set)
 
     @classmethod
     def telling(cls, failures: Iterable[Failure]) -> Failures:
@@ -41,12 +44,12 @@ class Failures:
 
     def tell(self, failure: Failure) -> None:
         message(*error_lines(str(failure), failure.error))
-        self.told.append(failure)
+        self.n_told += 1
+        self.codes.add(failure.error.exit_code)
 
     @property
     def exit_code(self) -> int:
         """That of the failures if they are of one kind."""
-        codes = {failure.error.exit_code for failure in self.told}
-        if not codes:
+        if not self.codes:
             return 0
-        return codes.pop() if len(codes) == 1 else ChoralError.exit_code
+        return min(self.codes) if len(self.codes) == 1 else ChoralError.exit_code

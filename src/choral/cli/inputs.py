@@ -7,13 +7,14 @@ the same way as the shell would. What cannot be found is listed as a failure, so
 from __future__ import annotations
 
 import glob
+import io
 import os
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO
+from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
 from choral.cli.failures import Failure
@@ -54,8 +55,11 @@ class Input:
 
     @property
     def audio(self) -> str | BinaryIO:
-        """What the Python API takes for it; `require_stdin` comes before."""
-        return sys.stdin.buffer if self.source == STDIN else self.source
+        """What the Python API takes for it; `require_stdin` comes before.
+
+        Standard input without its buffer: Python, on its way out, would wait for whoever still reads from that.
+        """
+        return cast(io.FileIO, cast(io.BufferedReader, sys.stdin.buffer).raw) if self.source == STDIN else self.source
 
 
 @dataclass(frozen=True)

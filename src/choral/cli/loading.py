@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, get_args
 
 from choral.cli.arguments import describe
 from choral.cli.bars import download_bar
-from choral.config import ComputeType, EngineSettings
+from choral.config import ComputeType, EngineName, EngineSettings
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -21,6 +21,13 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
         "(default: one that fits the machine)",
     )
     settings = EngineSettings()
+    group.add_argument(
+        "--engine",
+        default=settings.engine,
+        choices=get_args(EngineName),
+        metavar="NAME",
+        help=describe(f"{', '.join(get_args(EngineName))}; `choral doctor` says which auto is here", settings.engine),
+    )
     group.add_argument(
         "--device", default=settings.device, metavar="NAME", help=describe("auto, cpu, cuda or cuda:N", settings.device)
     )
@@ -36,15 +43,26 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def settings_of(arguments: argparse.Namespace) -> EngineSettings:
+    """What the flags for the machine say."""
+    return EngineSettings(
+        engine=arguments.engine,
+        device=arguments.device,
+        compute_type=arguments.compute_type,
+        threads=arguments.threads,
+    )
+
+
 def load_model(arguments: argparse.Namespace) -> Model:
     """The model that the flags name, fetched first if needed."""
     import choral
 
-    settings = EngineSettings(device=arguments.device, compute_type=arguments.compute_type, threads=arguments.threads)
+    settings = settings_of(arguments)
     label = f"loading {arguments.model}" if arguments.model else "loading the model"
     with download_bar(label, is_quiet=getattr(arguments, "quiet", False)) as on_download:
         return choral.load(
             arguments.model,
+            engine=settings.engine,
             device=settings.device,
             compute_type=settings.compute_type,
             threads=settings.threads,

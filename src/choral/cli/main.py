@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from choral import __version__
-from choral.cli import bench, demo, models, transcribe
+from choral.cli import bench, demo, doctor, models, transcribe
 from choral.cli.arguments import Parser, normalise
 from choral.cli.failures import error_lines
 from choral.cli.interrupts import interrupt_code, watch_for_termination
@@ -31,6 +31,7 @@ start here:
   choral transcribe talk.mp3                         the text, on your screen
   choral transcribe talk.mp3 --format srt > talk.srt
   choral models list                                 what there is, and what is installed
+  choral doctor                                      what would be used here, and what is missing
 
 `choral COMMAND --help` tells more about each.
 """
@@ -83,6 +84,7 @@ def build_parser() -> Parser:
     text.set_defaults(run=transcribe.run, parser=text)
     demo.add_command(commands)
     models.add_commands(commands)
+    doctor.add_command(commands)
     bench.add_commands(commands)
     return parser
 

@@ -15,12 +15,17 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Protocol
 
 
-class Display(Protocol):
-    """Shows the files of one run as they are worked on."""
+class FileProgress(Protocol):
+    """How far one file is."""
 
-    def start_file(self, label: str) -> None: ...
     def advance(self, done_s: float, total_s: float) -> None: ...
-    def finish_file(self) -> None: ...
+    def finish(self) -> None: ...
+
+
+class Display(Protocol):
+    """Shows the files of one run as they are worked on, several at once."""
+
+    def start_file(self, label: str) -> FileProgress: ...
     def paused(self) -> AbstractContextManager[None]:
         """While this lasts others may write to the terminal."""
         ...
@@ -68,13 +73,18 @@ def open_progress(n_files: int, *, is_quiet: bool) -> Iterator[Display]:
 class Unseen:
     """No bars and no notes."""
 
-    def start_file(self, label: str) -> None: ...
-    def advance(self, done_s: float, total_s: float) -> None: ...
-    def finish_file(self) -> None: ...
+    def start_file(self, label: str) -> FileProgress:
+        return UnseenFile()
+
     def note(self, line: str) -> None: ...
 
     def paused(self) -> AbstractContextManager[None]:
         return nullcontext()
+
+
+class UnseenFile:
+    def advance(self, done_s: float, total_s: float) -> None: ...
+    def finish(self) -> None: ...
 
 
 def clock(seconds: float) -> str:

@@ -1,23 +1,25 @@
-"""The inputs of one run, in order, and what became of them.
+"""The inputs of one run, many at once, and what became of them, told and written as each is done.
 
-What is wrong with an input, with the engine's work on it, or with the place of its result is told and the next one
-follows. Anything else (options that a model cannot do, a full disk) would be wrong for all of them, and ends the run.
+What is wrong with an input, with the engine's work on it, or with the place of its result is told and the others go
+on. Anything else (options that a model cannot do, a full disk) would be wrong for all of them, and ends the run.
 A text that cannot be written where it belongs goes to standard output rather than be lost.
 """
 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from choral.cli.crew import Crew, Failed, Finished, Heard, Moved, Report, files_at_once
 from choral.cli.failures import Failure, Failures
 from choral.cli.inputs import Input
 from choral.cli.interrupts import interrupt_code
 from choral.cli.outputs import write_stdout
-from choral.cli.progress import Display, clock, message, speed
+from choral.cli.progress import Display, FileProgress, clock, message, speed
 from choral.cli.sinks import Sink, Unwritten
 from choral.errors import AudioError, EngineError, StorageError
 from choral.formats import text
@@ -37,6 +39,16 @@ class Request:
     is_quiet: bool
 
 
+@dataclass(frozen=True)
+class AtWork:
+    """An input under way: what was decided of it so far."""
+
+    item: Input
+    progress: FileProgress
+    decided: list[Segment] = field(default_factory=list)
+    started_s: float = field(default_factory=time.monotonic)
+
+
 @dataclass
 class Work:
     model: Model
@@ -44,54 +56,81 @@ class Work:
     display: Display
     request: Request
     failures: Failures
+    most_at_once: int | None = None  # None: what suits the device
     n_done: int = 0
     audio_s: float = 0.0
     is_disk_full: bool = False
-    decided: list[Segment] = field(default_factory=list)  # of the input at work
+    at_work: dict[Input, AtWork] = field(default_factory=dict)  # in the order they were begun
 
     def run(self, inputs: Sequence[Input]) -> int:
-        """The exit code of the run."""
+        """The exit code of the run. Where it ends early, the model is closed."""
         started_s = time.monotonic()
-        item = inputs[0]
+        size = min(len(inputs), self.most_at_once or files_at_once(self.model.device))
+        crew = Crew(self.model, self.request.options, size)
         try:
-            for item in inputs:
-                self._do(item)
-                if self.is_disk_full:
-                    message(f"choral: stopped, because no result can be written; {self.n_done} of {len(inputs)} done")
-                    return self.failures.exit_code
+            self._go_through(inputs, crew, size)
+            if self.is_disk_full:
+                self._stop(crew, "stopped, because no result can be written", len(inputs))
+                return self.failures.exit_code
         except KeyboardInterrupt as interrupt:
-            self._stop(item, len(inputs))
+            self._stop(crew, "stopped", len(inputs))
             return interrupt_code(interrupt)
+        except StorageError:
+            if len(inputs) > 1:
+                self._stop(crew, "stopped", len(inputs))
+            raise
+        finally:
+            if self.at_work:
+                crew.stop()
         if len(inputs) > 1:
             self.display.note(self._total(time.monotonic() - started_s))
         return self.failures.exit_code
 
-    def _do(self, item: Input) -> None:
-        started_s = time.monotonic()
-        self.decided.clear()
-        self.display.start_file(item.file_name)
-        try:
-            transcript = self._transcribe(item)
-        except (AudioError, EngineError) as error:
-            with self.display.paused():
-                self.failures.tell(Failure(item.label, error))
-        else:
-            self._warn(item, transcript)
-            self._deliver(item, transcript, started_s)
-        self.display.finish_file()
+    def _go_through(self, inputs: Sequence[Input], crew: Crew, size: int) -> None:
+        waiting = deque(inputs)
+        while (waiting or self.at_work) and not self.is_disk_full:
+            while waiting and len(self.at_work) < size:
+                item = waiting.popleft()
+                self.at_work[item] = AtWork(item, self.display.start_file(item.file_name))
+                crew.begin(item)
+            self._take(crew.next_report())
 
-    def _deliver(self, item: Input, transcript: Transcript, started_s: float) -> None:
+    def _take(self, report: Report) -> None:
+        work = self.at_work[report.item]
+        match report:
+            case Heard(_, segment):
+                self.sink.take(segment)
+                work.decided.append(segment)
+            case Moved(_, done_s, total_s):
+                work.progress.advance(done_s, total_s)
+            case Finished(item, transcript):
+                self._leave(work)
+                self._warn(item, transcript)
+                self._deliver(work, transcript)
+            case Failed(item, AudioError() | EngineError() as error):
+                self._leave(work)
+                with self.display.paused():
+                    self.failures.tell(Failure(item.label, error))
+            case Failed(_, error):
+                self._leave(work)
+                raise error
+
+    def _leave(self, work: AtWork) -> None:
+        del self.at_work[work.item]
+        work.progress.finish()
+
+    def _deliver(self, work: AtWork, transcript: Transcript) -> None:
         try:
-            paths = self.sink.finish(item, transcript)
+            paths = self.sink.finish(work.item, transcript)
         except Unwritten as error:
-            self._rescue(item, transcript, error)
+            self._rescue(work.item, transcript, error)
             return
         self.n_done += 1
         self.audio_s += transcript.duration
-        self.display.note(summary(item, transcript, paths, time.monotonic() - started_s))
+        self.display.note(summary(work.item, transcript, paths, time.monotonic() - work.started_s))
 
     def _rescue(self, item: Input, transcript: Transcript, error: Unwritten) -> None:
-        self.is_disk_full = error.is_disk_full
+        self.is_disk_full = self.is_disk_full or error.is_disk_full
         with self.display.paused():
             self.failures.tell(Failure(item.label, error))
             try:
@@ -100,15 +139,6 @@ class Work:
             except StorageError as second:
                 message(f"choral: {item.label}: its text is lost: {second}")
 
-    def _transcribe(self, item: Input) -> Transcript:
-        def take(segment: Segment) -> None:
-            self.sink.take(segment)
-            self.decided.append(segment)
-
-        return self.model.transcribe(
-            item.audio, self.request.options, on_segment=take, on_progress=self.display.advance
-        )
-
     def _warn(self, item: Input, transcript: Transcript) -> None:
         if self.request.is_quiet:
             return
@@ -116,19 +146,26 @@ class Work:
             with self.display.paused():
                 message(f"choral: {item.label}: warning: {warning}")
 
-    def _stop(self, item: Input, n_inputs: int) -> None:
-        transcript = unfinished(self.decided, self.request.options)
-        paths: list[Path] = []
-        try:
-            paths = self.sink.keep(item, transcript)
-        except Unwritten as error:
-            self._rescue(item, transcript, error)
-        kept = f"; what was decided of {item.label} is in {listed(paths)}" if paths else ""
+    def _stop(self, crew: Crew, said: str, n_inputs: int) -> None:
+        """Keeps what was finished or decided of every input under way, and says where."""
+        for report in crew.reports_so_far():
+            self._take(report)
+        places = [place for work in self.at_work.values() if (place := self._keep(work))]
+        kept = f"; what was decided {', '.join(places)}" if places else ""
         with self.display.paused():
-            message(f"choral: stopped; {self.n_done} of {n_inputs} done{kept}")
+            message(f"choral: {said}; {self.n_done} of {n_inputs} done{kept}")
+
+    def _keep(self, work: AtWork) -> str:
+        transcript = unfinished(work.decided, self.request.options)
+        try:
+            paths = self.sink.keep(work.item, transcript)
+        except Unwritten as error:
+            self._rescue(work.item, transcript, error)
+            return ""
+        return f"of {work.item.label} is in {listed(paths)}" if paths else ""
 
     def _total(self, spent_s: float) -> str:
-        failed = f", {len(self.failures.told)} failed" if self.failures.told else ""
+        failed = f", {self.failures.n_told} failed" if self.failures.n_told else ""
         facts = [f"{clock(self.audio_s)} of audio in {spent(spent_s)}", speed(self.audio_s, spent_s)]
         return f"{self.n_done} done{failed}: {', '.join(fact for fact in facts if fact)}"
 

@@ -1,63 +1,68 @@
-"""One window while it is decoded: its rules, its search, its memories. Many of them share each step of the network."""
+"""One window while it is decoded: its places, its search, how far it got. Plain Python."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 
-import torch
-from torch import Tensor
-
-from choral.engine.rules import History, rules_for
-from choral.engine.search import Candidate, best_candidate, search_for
-from choral.engine.window import Decode, WindowAudio
-from choral.model.decoder import Group
-from choral.model.tokenizer import Tokenizer
+from choral.engine.runner import Start
+from choral.engine.search import Draw, Next, best_candidate, search_for
+from choral.engine.steps import Failed, Finished, Ongoing, Outcome
+from choral.engine.window import Aligned, Decode, Decoded, Languages, Warped
+from choral.errors import WindowFailed
 
 
 class Decoding:
-    """Holds `logits` of its rows between steps; `choose` turns them into the next `tokens`, until it is done."""
+    def __init__(self, start: Start, n_prompt: int, eot: int, n_text_ctx: int) -> None:
+        self.slots, self.work, self.is_watched = start.slots, start.work, start.is_watched
+        self.search = search_for(start.work, eot)
+        self.length = n_prompt  # tokens that were run through the network
+        self.n_sampled = 0
+        self.no_speech_prob = math.nan
+        self._n_text_ctx = n_text_ctx
+        self._max_tokens = start.work.max_tokens or n_text_ctx // 2
+        self._seed = window_seed(start.work, start.audio_key)
 
-    def __init__(
-        self,
-        work: Decode,
-        audio: WindowAudio,
-        tokenizer: Tokenizer,
-        prompt: Group,
-        logits: Tensor,
-        no_speech_prob: float,
-        n_text_ctx: int,
-    ) -> None:
-        device = logits.device
-        self.work, self.no_speech_prob = work, no_speech_prob
-        self.search = search_for(work, tokenizer.eot, window_seed(work, audio), device)
-        self.rules = rules_for(work, tokenizer, logits.shape[-1], device)
-        self.history = History.empty(self.search.n_rows, device)
-        self.timestamp_begin, self.n_text_ctx = tokenizer.timestamp_begin, n_text_ctx
-        self.group = Group(prompt.memory.repeated(self.search.n_rows), prompt.heard)
-        self.logits = logits.repeat_interleave(self.search.n_rows, dim=0)
-        self.tokens: Tensor = logits.new_empty(0, dtype=torch.long)
-        self.max_tokens = work.max_tokens or n_text_ctx // 2
+    @property
+    def row_slots(self) -> list[int]:
+        """The places of the rows that go on."""
+        return [self.slots[row] for row in self.search.rows]
 
-    def choose(self) -> bool:
-        """Chooses the next token of every row; True when there is nothing more to decode."""
-        for rule in self.rules:
-            rule.apply(self.logits, self.history)
-        choice = self.search.advance(self.logits)
-        if choice.is_complete or self.group.memory.length >= self.n_text_ctx:
-            return True
-        if choice.source_rows is not None:
-            self.group.memory.select_rows(choice.source_rows)
-            self.history.select_rows(choice.source_rows)
-        self.history.append(choice.tokens, self.timestamp_begin)
-        self.tokens = choice.tokens
-        return self.history.n_sampled >= self.max_tokens
+    def draws(self) -> list[Draw]:
+        return [Draw(self.work.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]
 
-    def best(self) -> Candidate:
-        return best_candidate(self.search, self.work.length_penalty)
+    def moved_on(self, going_on: list[Next]) -> bool:
+        """Counts a token; False: that was the last one."""
+        is_full = self.length >= self._n_text_ctx
+        self.n_sampled += 1
+        self.length += 1
+        return bool(going_on) and not is_full and self.n_sampled < self._max_tokens
+
+    def outcome(self, *, is_going_on: bool, compute_type: str) -> Outcome:
+        if math.isnan(self.no_speech_prob) or any(map(math.isnan, self.search.sum_logprobs)):
+            return Failed(not_numbers(compute_type))
+        if is_going_on and not self.is_watched:
+            return Ongoing(None)
+        best = best_candidate(self.search, self.work.length_penalty)
+        if is_going_on:
+            return Ongoing(best.tokens)
+        return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob))
 
 
-def window_seed(work: Decode, audio: WindowAudio) -> int:
+def answered(answer: Aligned | Warped | Languages, compute_type: str) -> Outcome:
+    probabilities = answer.probabilities.values() if isinstance(answer, Languages) else answer.token_probs.tolist()
+    return Failed(not_numbers(compute_type)) if any(map(math.isnan, probabilities)) else Finished(answer)
+
+
+def not_numbers(compute_type: str) -> WindowFailed:
+    return WindowFailed(
+        f"the model answered with numbers that are not numbers in {compute_type}; "
+        "use --compute-type float32, and fetch the model again if that does not help"
+    )
+
+
+def window_seed(work: Decode, audio_key: bytes) -> int:
     """A seed of the window's own: its samples do not depend on what else was decoded, or in which order."""
-    digest = hashlib.blake2b(audio.key, digest_size=8)
+    digest = hashlib.blake2b(audio_key, digest_size=8)
     digest.update(repr((work.seed, work.temperature, work.prompt, work.prefix)).encode())
-    return int.from_bytes(digest.digest(), "big") >> 1
+    return int.from_bytes(digest.digest(), "big") >> 2

@@ -1,86 +1,150 @@
-"""The engine: takes windows from any thread, decodes them together on the one thread that owns the device.
+"""The engine: takes windows from any thread, and works on all of them together on the one thread that owns the device.
 
-Encoder results are kept by content for as long as there is room, so that a retry at another temperature, language
-detection, or word alignment on the same audio never encodes it again. A window that is no longer wanted stops at its
-next token. The thread ends with the engine: when it is closed, when it is forgotten, and when the program ends.
+Nothing waits in `submit`. The queue is bounded: a new caller is refused when it is full, one that was taken on is
+never. A window that is no longer wanted leaves before the next step. The thread ends with the engine: when it is
+closed, when it is forgotten, and when the program ends.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
-from collections.abc import Hashable
-from concurrent.futures import Future
+from collections.abc import Callable
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from choral.audio.constants import WINDOW_FRAMES
 from choral.config import EngineSettings
-from choral.engine.window import Result, Window
-from choral.engine.worker import Job, Worker
-from choral.errors import EngineClosed
-from choral.model.checkpoint import Checkpoint
-from choral.model.tokenizer import Tokenizer
+from choral.engine.runner import Capacity, Runner
+from choral.engine.steps import Job, Pending
+from choral.engine.trial import try_largest_step
+from choral.engine.window import Caller, Result, Window
+from choral.engine.worker import Forget, GivenUp, Over, StepRecord, Submitted, Worker
+from choral.errors import EngineClosed, QueueFull, UsageError
 
-if TYPE_CHECKING:
-    from choral.engine.torch_runner import TorchRunner
+log = logging.getLogger("choral.engine")
 
 
 @dataclass(frozen=True)
 class EngineStats:
-    windows: int  # finished, failed ones included
+    windows: int  # that have left: done, failed or given up
+    failed: int  # of them
+    waiting: int  # have no place yet
     encoded: int  # went through the encoder
     cache_hits: int  # found their audio encoded already
-    steps: int  # passes through the decoder, each one token further for all windows in it
+    cache_bytes: int
+    encoder_steps: int
+    steps: int  # of the decoder, each one token further for all windows in it
+    rows: int  # of all decoder steps: by `steps`, how full they were
+    busy_s: float  # spent in steps
 
 
 class Engine:
-    def __init__(self, runner: TorchRunner) -> None:
-        self.device, self.compute_type = str(runner.device), runner.compute_type
-        self._worker = Worker(runner)
-        self._closing = threading.Lock()
+    def __init__(self, runner: Runner, settings: EngineSettings) -> None:
+        self.name, self.device, self.compute_type = runner.name, runner.device, runner.compute_type
+        self.capacity, self.settings = runner.capacity, settings
+        self.windows_per_step = max(1, settings.encoder_budget // WINDOW_FRAMES)
+        self._worker = Worker(runner, self.windows_per_step)
+        if settings.warm_up if settings.warm_up is not None else runner.device != "cpu":
+            try_largest_step(self._worker)
+        log.info(describe(runner, settings, self.windows_per_step))
+        self._lock = threading.Lock()
         self._is_closed = False
+        self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
+        self._jobs: dict[Future[Any], Job] = {}  # those under way
         thread = threading.Thread(target=self._worker.run, name="choral-engine", daemon=True)
         thread.start()
         # Also at the program's end: an interpreter that goes away under a thread in torch aborts.
         self._end = weakref.finalize(self, end_thread, self._worker, thread)
 
-    @property
-    def stats(self) -> EngineStats:
-        worker = self._worker
-        return EngineStats(worker.n_windows, worker.n_encoded, worker.n_hits, worker.n_steps)
+    def submit(self, window: Window[Result], caller: Caller | None = None, *, watch: bool = False) -> Pending[Result]:
+        """The result to come; it fails with a `ChoralError` when the window cannot be done.
 
-    def submit(self, window: Window[Result], request: Hashable = None) -> Future[Result]:
-        """Never blocks. The future fails with a `ChoralError` when the window cannot be done.
-
-        Windows of different requests are drawn in turn.
+        Without a caller the window stands for one of its own. With `watch` the tokens can be seen on their way.
         """
-        future: Future[Result] = Future()
-        with self._closing:
+        job = Job(window, caller or Caller(), Pending(is_watched=watch))
+        if job.n_slots > self.capacity.n_slots:
+            raise UsageError(
+                f"{job.n_slots} beams or samples were asked for, and this engine has room for "
+                f"{self.capacity.n_slots}: lower --beam-size or --best-of"
+            )
+        with self._lock:
             if self._is_closed:
                 raise EngineClosed("this model was closed; load it again to go on")
-            self._worker.queue.put((request, Job(window, future)))
-        return future
+            self._take_on(job.caller)
+            self._jobs[job.future] = job
+            job.future.add_done_callback(self._jobs.pop)
+            self._worker.queue.put(Submitted(job))
+        return job.future
+
+    def _take_on(self, caller: Caller) -> None:
+        n_waiting = self._worker.scheduler.n_waiting + self._worker.queue.qsize()
+        if caller not in self._callers and n_waiting >= self.settings.queue_limit:
+            raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
+        self._callers.add(caller)
 
     def cancel(self, future: Future[Any]) -> None:
-        """Nobody waits for this one any more: it is not begun, or stops at its next token."""
-        if not future.cancel():
-            self._worker.unwanted.add(future)
+        """Nobody waits for this one any more: it is not begun, or leaves before the next step."""
+        job = self._jobs.get(future)
+        future.cancel()
+        if job is not None:
+            self._worker.queue.put(GivenUp(job))
+
+    def drain(self, timeout_s: float | None = None) -> bool:
+        """Takes no more windows and waits for those that were taken; False when time ran out before."""
+        with self._lock:
+            self._is_closed = True
+            pending = list(self._jobs)
+        return not wait(pending, timeout_s).not_done
 
     def close(self) -> None:
         """Stops what is under way and ends the thread. May be called twice."""
-        with self._closing:
+        with self._lock:
             self._is_closed = True
         self._end()
 
+    def observe(self, on_step: Callable[[StepRecord], None] | None) -> None:
+        """Calls back after every step, on the engine's thread: for traces and measurements."""
+        self._worker.on_step = on_step
+
+    def forget_audio(self) -> None:
+        """Empties the encoder cache, as far as no window needs it."""
+        self._worker.queue.put(Forget())
+
+    @property
+    def stats(self) -> EngineStats:
+        counts, scheduler = self._worker.counts, self._worker.scheduler
+        return EngineStats(
+            windows=counts.windows,
+            failed=counts.failed,
+            waiting=scheduler.n_waiting + self._worker.queue.qsize(),
+            encoded=counts.encoded,
+            cache_hits=scheduler.n_hits,
+            cache_bytes=self._worker.cache.n_bytes,
+            encoder_steps=counts.encoder_steps,
+            steps=counts.decoder_steps,
+            rows=counts.decoder_rows,
+            busy_s=counts.busy_s,
+        )
+
+
+def describe(runner: Runner, settings: EngineSettings, windows_per_step: int) -> str:
+    """What the engine found at its start, in one line."""
+    capacity: Capacity = runner.capacity
+    return (
+        f"{runner.name} on {runner.device} in {runner.compute_type}: encoder budget {settings.encoder_budget:,} "
+        f"frames, at most {windows_per_step} windows a step; {capacity.n_slots} slots of "
+        f"{megabytes(capacity.slot_bytes)}; encoder cache {megabytes(capacity.cache_bytes)}"
+    )
+
+
+def megabytes(n_bytes: int) -> str:
+    return f"{n_bytes / 1e6:,.1f} MB"
+
 
 def end_thread(worker: Worker, thread: threading.Thread) -> None:
-    worker.queue.put(None)
+    worker.queue.put(Over())
     if thread is not threading.current_thread():
         thread.join()
-
-
-def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
-    """An engine on torch, which is imported here and not before."""
-    from choral.engine.torch_runner import TorchRunner
-
-    return Engine(TorchRunner(checkpoint, tokenizer, settings))

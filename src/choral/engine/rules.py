@@ -1,7 +1,8 @@
 """Whisper's rules for what may come next, each a small unit over all rows of a batch, without a read-back.
 
-A rule changes logits [rows, vocab] in place. What a rule must know of the tokens so far is kept in `History`, as
-tensors of one number a row.
+A rule changes logits [rows, vocab] in place. What windows ask for (timestamps, suppressed tokens, …) and what a rule
+must know of their tokens so far lie in tensors with an entry for each slot, so that windows with other options, and at
+other points of their text, share every step.
 """
 
 from __future__ import annotations
@@ -21,123 +22,135 @@ FORBIDDEN = -math.inf
 NEVER = -1  # stands for "no such token yet"
 
 
-@dataclass
-class History:
-    """The newest tokens of every row, prompt and prefix not counted."""
+@dataclass(frozen=True)
+class Recent:
+    """The newest tokens of some rows, prompt and prefix not counted; each [rows]."""
 
     last: Tensor
     before_last: Tensor
     last_timestamp: Tensor
-    n_sampled: int = 0
+    n_sampled: Tensor
 
-    @classmethod
-    def empty(cls, n_rows: int, device: torch.device) -> History:
-        never = torch.full((n_rows,), NEVER, device=device)
-        return cls(never, never, never)
 
-    def append(self, tokens: Tensor, timestamp_begin: int) -> None:
-        self.before_last, self.last = self.last, tokens
-        self.last_timestamp = torch.where(tokens >= timestamp_begin, tokens, self.last_timestamp)
-        self.n_sampled += 1
+class History:
+    """The same for every slot."""
 
-    def select_rows(self, rows: Tensor) -> None:
-        self.last, self.before_last = self.last[rows], self.before_last[rows]
-        self.last_timestamp = self.last_timestamp[rows]
+    def __init__(self, n_slots: int, timestamp_begin: int, device: torch.device) -> None:
+        self.timestamp_begin = timestamp_begin
+        self._numbers = torch.full((4, n_slots), NEVER, device=device)
+
+    def reset(self, slots: Tensor) -> None:
+        self._numbers[:, slots] = NEVER
+        self._numbers[3, slots] = 0
+
+    def at(self, slots: Tensor) -> Recent:
+        return Recent(*self._numbers[:, slots])
+
+    def append(self, slots: Tensor, tokens: Tensor) -> None:
+        recent = self.at(slots)
+        last_timestamp = torch.where(tokens >= self.timestamp_begin, tokens, recent.last_timestamp)
+        self._numbers[:, slots] = torch.stack([tokens, recent.last, last_timestamp, recent.n_sampled + 1])
+
+    def copy(self, source_slots: Tensor, slots: Tensor) -> None:
+        self._numbers[:, slots] = self._numbers[:, source_slots]
 
 
 class SuppressBlank:
     """A text does not start with a space alone, nor with its end."""
 
-    def __init__(self, tokenizer: Tokenizer, device: torch.device) -> None:
+    def __init__(self, tokenizer: Tokenizer, n_slots: int, device: torch.device) -> None:
         self.blanks = torch.tensor([*tokenizer.encode(" "), tokenizer.eot], device=device)
+        self.is_on = torch.zeros(n_slots, dtype=torch.bool, device=device)
 
-    def apply(self, logits: Tensor, history: History) -> None:
-        if history.n_sampled == 0:
-            logits[:, self.blanks] = FORBIDDEN
+    def set(self, slots: Tensor, work: Decode) -> None:
+        self.is_on[slots] = work.suppress_blank
+
+    def apply(self, logits: Tensor, slots: Tensor, recent: Recent) -> None:
+        rows = self.is_on[slots] & (recent.n_sampled == 0)
+        logits[:, self.blanks] = logits[:, self.blanks].masked_fill(rows[:, None], FORBIDDEN)
 
 
 class SuppressTokens:
-    def __init__(self, tokens: Sequence[int], device: torch.device) -> None:
-        self.tokens = torch.tensor(tokens, device=device)
+    """What a window never wants; with timestamps, the token that says there are none."""
 
-    def apply(self, logits: Tensor, history: History) -> None:
-        logits[:, self.tokens] = FORBIDDEN
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
+        self.no_timestamps = tokenizer.no_timestamps
+        self.unwanted = torch.zeros(n_slots, n_vocab, dtype=torch.bool, device=device)
+
+    def set(self, slots: Tensor, work: Decode) -> None:
+        tokens = sorted({*work.suppress_tokens, *((self.no_timestamps,) if work.timestamps else ())})
+        row = torch.zeros_like(self.unwanted[0])
+        row[torch.tensor(tokens, dtype=torch.long, device=row.device)] = True
+        self.unwanted[slots] = row
+
+    def apply(self, logits: Tensor, slots: Tensor, recent: Recent) -> None:
+        logits.masked_fill_(self.unwanted[slots], FORBIDDEN)
 
 
-class TimestampPairs:
-    """Timestamps come in pairs, end then start, except right before the end of text."""
+class Timestamps:
+    """Where timestamps stand, for windows that want them:
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
+    they come in pairs, end then start, except right before the end of text; time does not go back, and a segment is
+    longer than nothing; a text starts with a timestamp, and not with a late one; and when all timestamps together are
+    likelier than the likeliest text token, a timestamp it is.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
         self.eot, self.begin = tokenizer.eot, tokenizer.timestamp_begin
+        self.tokens = torch.arange(self.begin, n_vocab, device=device)
+        self.is_on = torch.zeros(n_slots, dtype=torch.bool, device=device)
+        self.latest_first = torch.zeros(n_slots, dtype=torch.long, device=device)
 
-    def apply(self, logits: Tensor, history: History) -> None:
-        after_timestamp = history.last >= self.begin
-        pair_is_complete = (history.before_last >= self.begin) | (history.n_sampled < 2)
-        forbid_rows(logits[:, self.begin :], after_timestamp & pair_is_complete)
+    def set(self, slots: Tensor, work: Decode) -> None:
+        self.is_on[slots] = work.timestamps
+        seconds = work.max_initial_timestamp
+        n_frames = len(self.tokens) if seconds is None else round(seconds * FRAMES_PER_SECOND)
+        self.latest_first[slots] = self.begin + n_frames
+
+    def apply(self, logits: Tensor, slots: Tensor, recent: Recent) -> None:
+        is_on = self.is_on[slots]
+        text, times = logits[:, : self.begin], logits[:, self.begin :]
+        is_first = is_on & (recent.n_sampled == 0)
+        after_timestamp = is_on & (recent.last >= self.begin)
+        pair_is_complete = (recent.before_last >= self.begin) | (recent.n_sampled < 2)
+
+        forbid_rows(times, after_timestamp & pair_is_complete)
         forbid_rows(logits[:, : self.eot], after_timestamp & ~pair_is_complete)
+        self.forbid_the_past(times, is_on, recent)
+        forbid_rows(text, is_first)
+        times.masked_fill_(is_first[:, None] & (self.tokens > self.latest_first[slots, None]), FORBIDDEN)
+        forbid_rows(text, is_on & (times.logsumexp(dim=-1) > text.amax(dim=-1)))
 
-
-class TimestampsRise:
-    """Time does not go back, and a segment is longer than nothing."""
-
-    def __init__(self, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> None:
-        self.begin = tokenizer.timestamp_begin
-        self.timestamps = torch.arange(self.begin, n_vocab, device=device)
-
-    def apply(self, logits: Tensor, history: History) -> None:
+    def forbid_the_past(self, times: Tensor, is_on: Tensor, recent: Recent) -> None:
         # The start of a segment may equal the end of the one before; its own end may not.
-        is_start = (history.last >= self.begin) & (history.before_last < self.begin) & (history.n_sampled >= 2)
-        earliest = torch.where(is_start, history.last_timestamp, history.last_timestamp + 1)
-        logits[:, self.begin :].masked_fill_(self.timestamps < earliest[:, None], FORBIDDEN)
-
-
-class FirstTimestamp:
-    """A text starts with a timestamp, and not with a late one."""
-
-    def __init__(self, tokenizer: Tokenizer, latest: int | None) -> None:
-        self.begin, self.latest = tokenizer.timestamp_begin, latest
-
-    def apply(self, logits: Tensor, history: History) -> None:
-        if history.n_sampled == 0:
-            logits[:, : self.begin] = FORBIDDEN
-            if self.latest is not None:
-                logits[:, self.begin + self.latest + 1 :] = FORBIDDEN
-
-
-class LikelierTimestamps:
-    """When all timestamps together are likelier than the likeliest text token, a timestamp it is."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self.begin = tokenizer.timestamp_begin
-
-    def apply(self, logits: Tensor, history: History) -> None:
-        any_timestamp = logits[:, self.begin :].logsumexp(dim=-1)
-        forbid_rows(logits[:, : self.begin], any_timestamp > logits[:, : self.begin].amax(dim=-1))
-
-
-Rule = SuppressBlank | SuppressTokens | TimestampPairs | TimestampsRise | FirstTimestamp | LikelierTimestamps
+        is_start = (recent.last >= self.begin) & (recent.before_last < self.begin) & (recent.n_sampled >= 2)
+        earliest = torch.where(is_start, recent.last_timestamp, recent.last_timestamp + 1)
+        times.masked_fill_(is_on[:, None] & (self.tokens < earliest[:, None]), FORBIDDEN)
 
 
 def forbid_rows(logits: Tensor, rows: Tensor) -> None:
     logits.masked_fill_(rows[:, None], FORBIDDEN)
 
 
-def rules_for(work: Decode, tokenizer: Tokenizer, n_vocab: int, device: torch.device) -> tuple[Rule, ...]:
-    """The rules of one window, in the order in which they apply."""
-    rules: list[Rule] = []
-    if work.suppress_blank:
-        rules.append(SuppressBlank(tokenizer, device))
-    suppressed = set(work.suppress_tokens)
-    if work.timestamps:
-        suppressed.add(tokenizer.no_timestamps)
-    rules.append(SuppressTokens(sorted(suppressed), device))
-    if work.timestamps:
-        seconds = work.max_initial_timestamp
-        latest = None if seconds is None else round(seconds * FRAMES_PER_SECOND)
-        rules += [
-            TimestampPairs(tokenizer),
-            TimestampsRise(tokenizer, n_vocab, device),
-            FirstTimestamp(tokenizer, latest),
-            LikelierTimestamps(tokenizer),
-        ]
-    return tuple(rules)
+class Rules:
+    """All of them, in the order in which they apply, with the history they look at."""
+
+    def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
+        self.history = History(n_slots, tokenizer.timestamp_begin, device)
+        self.rules = (
+            SuppressBlank(tokenizer, n_slots, device),
+            SuppressTokens(tokenizer, n_vocab, n_slots, device),
+            Timestamps(tokenizer, n_vocab, n_slots, device),
+        )
+
+    def begin(self, slots: Sequence[int], work: Decode) -> None:
+        """A window takes its places."""
+        places = torch.tensor(slots, device=self.rules[0].blanks.device)
+        self.history.reset(places)
+        for rule in self.rules:
+            rule.set(places, work)
+
+    def apply(self, logits: Tensor, slots: Tensor) -> None:
+        recent = self.history.at(slots)
+        for rule in self.rules:
+            rule.apply(logits, slots, recent)

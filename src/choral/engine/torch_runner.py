@@ -1,159 +1,199 @@
-"""Runs windows on the network with torch: encode, decode, detect the language, align.
+"""Runs windows on the network with torch, continuously: windows join and leave the decoder's batch at every step.
 
 Float32 on a CPU is the reference for everything else. A runner belongs to one thread, the engine's.
 """
 
 from __future__ import annotations
 
-import math
-import os
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from choral.config import EngineSettings
-from choral.engine.decoding import Decoding
-from choral.engine.window import Align, Aligned, Decode, Decoded, Languages, WindowAudio
-from choral.errors import UsageError, WindowFailed
+from choral.engine.decoding import Decoding, answered
+from choral.engine.prompt import initial_tokens, require_known
+from choral.engine.rules import Rules
+from choral.engine.runner import Start
+from choral.engine.sampler import likeliest, pick
+from choral.engine.search import BeamSearch, Next
+from choral.engine.steps import Outcome
+from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
+from choral.engine.window import Align, Aligned, DetectLanguage, Languages, WindowAudio, Work
+from choral.errors import UsageError
 from choral.model.checkpoint import Checkpoint
-from choral.model.decoder import Group, SelfMemory
+from choral.model.decoder import Memory, Rows
+from choral.model.int8 import quantize
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
-# More rows than this gain a CPU nothing, and make each of them wait longer for its next token.
-MOST_SLOTS = {"cpu": 16, "cuda": 64}
-SHARE_OF_FREE_MEMORY = 0.25
-# A CPU is busy with one window; a GPU wants many, up to the budget of 32,768 frames.
-ENCODE_TOGETHER = {"cpu": 2, "cuda": 21}
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-
 
 class TorchRunner:
+    name = "torch"
+
+    @torch.inference_mode()
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
-        self.device = pick_device(settings.device)
-        compute_type = settings.compute_type
-        if compute_type == "auto":
-            compute_type = "float16" if self.device.type == "cuda" else "float32"
-        self.compute_type = compute_type
+        device = pick_device(settings.device)
+        self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
+        self._device, dtype = device, DTYPES[self.compute_type]
         if settings.threads:
             torch.set_num_threads(settings.threads)
-        self.tokenizer = tokenizer
-        self.alignment_heads = checkpoint.alignment_heads
-        self.network = Whisper.from_checkpoint(checkpoint, self.device, DTYPES[compute_type])
-        self.dims = checkpoint.dims
-        self.n_slots = max(1, min(MOST_SLOTS[self.device.type], free_bytes(self.device) // self.slot_bytes()))
-        self.encode_together = ENCODE_TOGETHER[self.device.type]
-
-    def slot_bytes(self) -> int:
-        """The memory of one row: keys and values of its audio and of its text."""
-        dims = self.dims
-        positions = dims.n_audio_ctx + dims.n_text_ctx
-        return dims.n_text_layer * 2 * positions * dims.n_text_state * DTYPES[self.compute_type].itemsize
-
-    @torch.inference_mode()
-    def encode(self, mels: npt.NDArray[np.float32]) -> Tensor:  # [n, n_mels, 3000] → [n, frames, state]
-        dtype = self.network.encoder.conv1.weight.dtype
-        features: Tensor = self.network.encoder(torch.from_numpy(mels).to(self.device, dtype))
-        return features
+        self._tokenizer, self._dims = tokenizer, checkpoint.dims
+        self._alignment_heads = checkpoint.alignment_heads
+        self._network = Whisper.from_checkpoint(checkpoint, device, dtype)
+        if self.compute_type == "int8":
+            quantize(self._network)
+        self.capacity = capacity_of(checkpoint.dims, device, dtype)
+        n_slots = self.capacity.n_slots
+        self._memory = Memory(checkpoint.dims, n_slots, device, dtype)
+        self._rules = Rules(tokenizer, checkpoint.dims.n_vocab, n_slots, device)
+        self._next_tokens = torch.zeros(n_slots, dtype=torch.long, device=device)
+        self._decodings: dict[int, Decoding] = {}  # by their first slot, where their audio lies
 
     @torch.inference_mode()
-    def detect_language(self, features: Tensor) -> Languages:
-        if not self.tokenizer.is_multilingual:
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
+        mels = np.stack([audio.log_mel(self._dims.n_mels) for audio in audios])
+        dtype = self._network.encoder.conv1.weight.dtype
+        features: Tensor = self._network.encoder(torch.from_numpy(mels).to(self._device, dtype))
+        return [own.clone() for own in features]  # each on its own, so that one can be forgotten without the others
+
+    @torch.inference_mode()
+    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+        """Runs all prompts in one pass, the short ones filled up at their end, where no earlier token looks."""
+        prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
+        audio_slots = [start.slots[0] for start in starts]
+        features = torch.stack([start.features for start in starts])
+        self._network.decoder.hear(features, torch.tensor(audio_slots, device=self._device), self._memory)
+        rows = Rows.of(audio_slots, [0] * len(starts), [(slot, 1) for slot in audio_slots], self._device)
+        states = self._network.decoder(self._padded(prompts), rows, self._memory)
+
+        decodings = []
+        for start, prompt, own in zip(starts, prompts, states, strict=True):
+            decoding = self._decoding(start, len(prompt))
+            decoding.no_speech_prob = self._no_speech_prob(own[prompt.index(self._tokenizer.sot)])
+            decodings.append(decoding)
+        last = torch.stack([own[len(prompt) - 1] for own, prompt in zip(states, prompts, strict=True)])
+        counts = torch.tensor([len(decoding.search.rows) for decoding in decodings], device=self._device)
+        logits = self._network.decoder.logits(last).repeat_interleave(counts, dim=0)
+        outcomes = self._choose(decodings, logits)
+        self._decodings |= {decoding.slots[0]: decoding for decoding in decodings}
+        return outcomes
+
+    @torch.inference_mode()
+    def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
+        """One token further for all rows of these windows, in one pass through the network."""
+        decodings = [self._decodings[slots[0]] for slots in windows]
+        slots = [slot for decoding in decodings for slot in decoding.row_slots]
+        lengths = [decoding.length - 1 for decoding in decodings for _ in decoding.search.rows]
+        hearers = [(decoding.slots[0], len(decoding.search.rows)) for decoding in decodings]
+        rows = Rows.of(slots, lengths, hearers, self._device)
+        states = self._network.decoder(self._next_tokens[rows.slots][:, None], rows, self._memory)
+        return self._choose(decodings, self._network.decoder.logits(states[:, -1]))
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        if slots:
+            self._decodings.pop(slots[0], None)
+
+    @torch.inference_mode()
+    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+        return [answered(self._answer(features, work), self.compute_type) for features, work in known]
+
+    def _answer(self, features: Tensor, work: Work[Any]) -> Aligned | Languages:
+        match work:
+            case Align():
+                return self._align(features, work)
+            case DetectLanguage():
+                return self._detect_language(features)
+            case other:
+                raise TypeError(f"the engine does not know the work {other!r}")
+
+    def _detect_language(self, features: Tensor) -> Languages:
+        tokenizer = self._tokenizer
+        if not tokenizer.is_multilingual:
             raise UsageError("this model knows English only and cannot detect languages")
-        group = Group(SelfMemory.empty(self.dims, features), self.network.decoder.hear(features))
-        start = torch.tensor([[self.tokenizer.sot]], device=self.device)
-        states = self.network.decoder(start, [group])
-        logits = self.network.decoder.logits(states[0, 0])[list(self.tokenizer.language_tokens)]
+        start = torch.tensor([[tokenizer.sot]], device=self._device)
+        states, _ = self._network.decoder.forward_with_scores(start, features[None])
+        logits = self._network.decoder.logits(states[0, 0])[list(tokenizer.language_tokens)]
         probabilities = torch.softmax(logits, dim=-1).tolist()
-        return Languages(dict(zip(self.tokenizer.languages, probabilities, strict=True)))
+        return Languages(dict(zip(tokenizer.languages, probabilities, strict=True)))
 
-    @torch.inference_mode()
-    def start(self, features: Tensor, work: Decode, audio: WindowAudio) -> Decoding:
-        """Runs the prompt of a window: after that it is ready for its first choice."""
-        initial = self.initial_tokens(work)
-        prompt = Group(SelfMemory.empty(self.dims, features), self.network.decoder.hear(features))
-        states = self.network.decoder(torch.tensor([initial], device=self.device), [prompt])
-        no_speech_prob = self.no_speech_prob(states[0, initial.index(self.tokenizer.sot)])
-        logits = self.network.decoder.logits(states[:, -1])
-        return Decoding(work, audio, self.tokenizer, prompt, logits, no_speech_prob, self.dims.n_text_ctx)
-
-    @torch.inference_mode()
-    def choose(self, decoding: Decoding) -> bool:
-        return decoding.choose()
-
-    @torch.inference_mode()
-    def step(self, decodings: Sequence[Decoding]) -> None:
-        """One token further for all rows of all windows, in one pass through the network."""
-        tokens = torch.cat([decoding.tokens for decoding in decodings])
-        states = self.network.decoder(tokens[:, None], [decoding.group for decoding in decodings])
-        logits = self.network.decoder.logits(states[:, -1])
-        sizes = [decoding.group.n_rows for decoding in decodings]
-        for decoding, own in zip(decodings, torch.split(logits, sizes), strict=True):
-            decoding.logits = own
-
-    def finish(self, decoding: Decoding) -> Decoded:
-        best = decoding.best()
-        if math.isnan(best.sum_logprob) or math.isnan(decoding.no_speech_prob):
-            raise WindowFailed(
-                f"the model answered with numbers that are not numbers in {self.compute_type}; "
-                "use --compute-type float32, and fetch the model again if that does not help"
-            )
-        return Decoded(best.tokens, best.avg_logprob, decoding.no_speech_prob)
-
-    @torch.inference_mode()
-    def align(self, features: Tensor, work: Align) -> Aligned:
+    def _align(self, features: Tensor, work: Align) -> Aligned:
         """The cross-attention of a known text and the probability of each of its tokens."""
-        tokenizer = self.tokenizer
+        tokenizer = self._tokenizer
+        require_known(work.text_tokens, tokenizer)
         start = tokenizer.sot_sequence(work.language, work.task)
         sequence = [*start, tokenizer.no_timestamps, *work.text_tokens, tokenizer.eot]
-        tokens = torch.tensor([sequence], device=self.device)
-        heard = self.network.decoder.hear(features)
-        states, scores = self.network.decoder.forward_with_scores(tokens, heard)
-        logits = self.network.decoder.logits(states[0, len(start) : -2])
+        tokens = torch.tensor([sequence], device=self._device)
+        states, scores = self._network.decoder.forward_with_scores(tokens, features[None])
+        logits = self._network.decoder.logits(states[0, len(start) : -2])
         probs = torch.softmax(logits[:, : tokenizer.eot], dim=-1)
-        text = torch.tensor(work.text_tokens, device=self.device)
-        heads = torch.stack([scores[layer][head] for layer, head in self.alignment_heads])
+        text = torch.tensor(work.text_tokens, device=self._device)
+        heads = torch.stack([scores[layer][0, head] for layer, head in self._alignment_heads])
         return Aligned(
             scores=heads.cpu().numpy(),
             n_start_tokens=len(start),
             token_probs=probs.gather(1, text[:, None])[:, 0].cpu().numpy(),
         )
 
-    def initial_tokens(self, work: Decode) -> list[int]:
-        """Prompt, start of transcript, prefix: all that the decoder is given before it speaks itself."""
-        tokenizer = self.tokenizer
-        half = self.dims.n_text_ctx // 2
-        prompt = [tokenizer.sot_prev, *work.prompt[-(half - 1) :]] if work.prompt else []
-        start = tokenizer.sot_sequence(work.language, work.task)
-        if not work.timestamps:
-            start = (*start, tokenizer.no_timestamps)
-        room = half - work.max_tokens if work.max_tokens and work.max_tokens < half else half // 2
-        return [*prompt, *start, *work.prefix[-min(room, half - 8) :]]
+    def _choose(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
+        """The next token of every row, by its window's rules and search; what was chosen is fed in the next step."""
+        slots = torch.tensor([slot for decoding in decodings for slot in decoding.row_slots], device=self._device)
+        self._rules.apply(logits, slots)
+        outcomes: list[Outcome] = []
+        fed: list[tuple[int, int, int]] = []  # source slot, slot, token
+        for decoding, going_on in zip(decodings, self._advance(decodings, logits), strict=True):
+            is_going_on = decoding.moved_on(going_on)
+            outcomes.append(decoding.outcome(is_going_on=is_going_on, compute_type=self.compute_type))
+            if is_going_on:
+                places = decoding.slots
+                fed += [(places[next.source_row], places[next.row], next.token) for next in going_on]
+        if fed:
+            self._feed(fed, max(decoding.length for decoding in decodings))
+        return outcomes
 
-    def no_speech_prob(self, state: Tensor) -> float:
-        probs = torch.softmax(self.network.decoder.logits(state), dim=-1)
-        return float(probs[self.tokenizer.no_speech])
+    def _advance(self, decodings: Sequence[Decoding], logits: Tensor) -> list[list[Next]]:
+        """Tells each search what was picked for its rows."""
+        beams = [decoding.search for decoding in decodings if isinstance(decoding.search, BeamSearch)]
+        borders = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
+        draws = [draw for decoding in decodings for draw in decoding.draws()]
+        picked = pick(logits, draws)
+        best = likeliest(logits, max(search.n_looked_at for search in beams)) if beams else None
+        advanced = []
+        for decoding, start, stop in zip(decodings, borders[:-1], borders[1:], strict=True):
+            search = decoding.search
+            if isinstance(search, BeamSearch):
+                assert best is not None
+                n = search.n_looked_at
+                tokens = [row[:n] for row in best.tokens[start:stop]]
+                advanced.append(search.advance(tokens, [row[:n] for row in best.logprobs[start:stop]]))
+            else:
+                advanced.append(search.advance(picked.tokens[start:stop], picked.logprobs[start:stop]))
+        return advanced
 
+    def _feed(self, fed: Sequence[tuple[int, int, int]], longest: int) -> None:
+        numbers = torch.tensor(fed, device=self._device)
+        moved = numbers[[source != slot for source, slot, _ in fed]]
+        if len(moved):
+            self._memory.copy(moved[:, 0], moved[:, 1], longest)
+            self._rules.history.copy(moved[:, 0], moved[:, 1])
+        self._next_tokens[numbers[:, 1]] = numbers[:, 2]
+        self._rules.history.append(numbers[:, 1], numbers[:, 2])
 
-def pick_device(name: str) -> torch.device:
-    has_cuda = torch.cuda.is_available()
-    if name == "auto":
-        return torch.device("cuda" if has_cuda else "cpu")
-    if name.startswith("cuda") and not has_cuda:
-        raise UsageError(f"device {name}: torch finds no CUDA device here; use --device cpu, or auto")
-    device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise UsageError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
-    return device
+    def _decoding(self, start: Start, n_prompt: int) -> Decoding:
+        """A window takes its places; its beams or samples all start from the one prompt."""
+        self._rules.begin(start.slots, start.work)
+        if len(start.slots) > 1:
+            others = torch.tensor(start.slots[1:], device=self._device)
+            self._memory.copy(torch.full_like(others, start.slots[0]), others, n_prompt)
+        return Decoding(start, n_prompt, self._tokenizer.eot, self._dims.n_text_ctx)
 
+    def _padded(self, prompts: Sequence[list[int]]) -> Tensor:
+        longest = max(map(len, prompts))
+        filled = [[*prompt, *[self._tokenizer.eot] * (longest - len(prompt))] for prompt in prompts]
+        return torch.tensor(filled, device=self._device)
 
-def free_bytes(device: torch.device) -> int:
-    """How much memory the slots may take."""
-    if device.type == "cuda":
-        free, _ = torch.cuda.mem_get_info(device)
-    else:
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4 << 30
-    return int(free * SHARE_OF_FREE_MEMORY)
+    def _no_speech_prob(self, state: Tensor) -> float:
+        probs = torch.softmax(self._network.decoder.logits(state), dim=-1)
+        return float(probs[self._tokenizer.no_speech])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, TypeVar
+from typing import Generic, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,7 @@ from choral.audio.mel import log_mel
 from choral.types import Task
 
 Result = TypeVar("Result")
+Priority = Literal["interactive", "batch"]  # batch work waits for interactive work, but never for ever
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +65,14 @@ class Aligned:
 
 
 @dataclass(frozen=True)
+class Warped:
+    """The same of a runner that finds the times itself."""
+
+    token_frames: npt.NDArray[np.intp]  # at which each text token starts, and at last the end of text
+    token_probs: npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
 class Languages:
     probabilities: dict[str, float]
 
@@ -98,8 +107,9 @@ class DetectLanguage(Work[Languages]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Align(Work[Aligned]):
+class Align(Work[Aligned | Warped]):
     text_tokens: tuple[int, ...]
+    n_frames: int  # how many of the 1,500 are sound
     language: str | None
     task: Task
 
@@ -108,3 +118,13 @@ class Align(Work[Aligned]):
 class Window(Generic[Result]):
     audio: WindowAudio
     work: Work[Result]
+
+
+@dataclass(frozen=True, eq=False)
+class Caller:
+    """Whose windows these are: the engine shares its time between callers, not between windows.
+
+    A caller whose first window was taken is never refused afterwards.
+    """
+
+    priority: Priority = "interactive"

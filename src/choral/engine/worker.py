@@ -1,4 +1,4 @@
-"""The engine's thread: new windows join, all that are being decoded go one token further, finished ones leave.
+"""The engine's thread: schedule → run → tell, until it is over. It is the only one that touches the device.
 
 It knows nothing of the engine that started it, so that a forgotten engine can go. A window that fails, or is no longer
 wanted, leaves alone.
@@ -6,157 +6,200 @@ wanted, leaves alone.
 
 from __future__ import annotations
 
-import weakref
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
-from concurrent.futures import CancelledError, Future
-from dataclasses import dataclass
-from functools import partial
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from choral.engine.encoder_cache import EncoderCache
+from choral.engine.runner import Runner, Start
 from choral.engine.scheduler import Scheduler
-from choral.engine.window import Align, Decode, DetectLanguage, Window
+from choral.engine.slots import Slots
+from choral.engine.steps import Align, Decode, Encode, Failed, Finished, Job, Ongoing, Outcome, Prefill, Step
+from choral.engine.window import Decode as DecodeWork
+from choral.engine.window import Decoded
 from choral.errors import ChoralError, EngineClosed, WindowFailed
 
-if TYPE_CHECKING:
-    from torch import Tensor
 
-    from choral.engine.decoding import Decoding
-    from choral.engine.torch_runner import TorchRunner
+@dataclass(frozen=True)
+class StepRecord:
+    """One step as it was made: what traces and measurements are drawn from."""
 
-CACHED_WINDOWS = 32
+    step: Step
+    started_s: float  # by time.perf_counter
+    run_s: float
+    scheduling_s: float  # what it took to decide on it
+    n_waiting: int
 
 
-@dataclass(frozen=True, eq=False)
-class Job:
-    window: Window[Any]
-    future: Future[Any]
+@dataclass
+class Counts:
+    windows: int = 0
+    failed: int = 0
+    encoded: int = 0
+    encoder_steps: int = 0
+    decoder_steps: int = 0
+    decoder_rows: int = 0
+    busy_s: float = 0.0
 
-    @property
-    def n_slots(self) -> int:
-        work = self.window.work
-        return work.n_candidates if isinstance(work, Decode) else 1
+
+@dataclass(frozen=True)
+class Submitted:
+    job: Job
+
+
+@dataclass(frozen=True)
+class GivenUp:
+    job: Job
+
+
+@dataclass(frozen=True)
+class Forget:
+    """Empty the encoder cache, as far as no window needs it."""
+
+
+@dataclass(frozen=True)
+class Over:
+    pass
 
 
 class Worker:
-    def __init__(self, runner: TorchRunner) -> None:
+    def __init__(self, runner: Runner, most_encoded_together: int) -> None:
         self.runner = runner
-        self.queue: SimpleQueue[tuple[Hashable, Job] | None] = SimpleQueue()
-        self.unwanted: weakref.WeakSet[Future[Any]] = weakref.WeakSet()
-        self.waiting: Scheduler[Job] = Scheduler(lambda job: job.n_slots)
-        self.running: dict[Job, Decoding] = {}
-        self.encoded: OrderedDict[bytes, Tensor] = OrderedDict()
-        self.n_windows = self.n_encoded = self.n_hits = self.n_steps = 0
+        capacity = runner.capacity
+        self.cache: EncoderCache[object] = EncoderCache(capacity.cache_bytes)
+        self.scheduler = Scheduler(Slots(capacity.n_slots), self.cache, most_encoded_together)
+        self.queue: SimpleQueue[Submitted | GivenUp | Forget | Over] = SimpleQueue()
+        self.counts = Counts()
+        self.on_step: Callable[[StepRecord], None] | None = None
 
     def run(self) -> None:
-        while self.receive():
-            self.admit()
-            self.decode()
-        left = [job for job in self.waiting.draw_all() if job.future.set_running_or_notify_cancel()]
-        self.fail([*self.running, *left], EngineClosed("the model was closed before this was done"))
-        self.encoded.clear()
+        step: Step | None = None
+        while self.receive(is_idle=step is None):
+            asked_s = time.perf_counter()
+            step = self.scheduler.schedule()
+            if step is None:
+                self.scheduler.check_integrity()
+            else:
+                self.perform(step, asked_s)
+        for job in list(self.scheduler.jobs):
+            if self.claim(job):
+                self.leave(job, EngineClosed("the model was closed before this was done"))
+        self.cache.clear()
         del self.runner  # and its weights
 
-    def receive(self) -> bool:
-        """Takes in what was submitted; waits only when there is nothing to do. False: it is over."""
-        is_idle = not self.running and not len(self.waiting)
+    def receive(self, *, is_idle: bool) -> bool:
+        """Takes in what was submitted or given up; waits only when there is nothing to do. False: it is over."""
         try:
             while True:
-                item = self.queue.get(block=is_idle)
-                if item is None:
-                    return False
-                self.waiting.add(*item)
+                match self.queue.get(block=is_idle):
+                    case Submitted(job):
+                        self.scheduler.add(job)
+                    case GivenUp(job) if job in self.scheduler.jobs:
+                        if self.claim(job):
+                            self.leave(job, CancelledError())
+                    case Forget():
+                        self.cache.clear()
+                    case Over():
+                        return False
                 is_idle = False
         except Empty:
             return True
 
-    def admit(self) -> None:
-        """New windows join: their audio is encoded together, and their prompts are run."""
-        n_free = self.runner.n_slots - sum(job.n_slots for job in self.running)
-        drawn = self.waiting.draw(n_free, self.runner.encode_together, is_idle=not self.running)
-        jobs = [job for job in drawn if job.future.set_running_or_notify_cancel()]
-        wanted = [job for job in jobs if self.guard(job, partial(self.require_wanted, job))]
-        self.guard_all(wanted, lambda: self.encode(wanted))
-        for job in wanted:
-            if not job.future.done():
-                self.guard(job, partial(self.begin, job))
+    def perform(self, step: Step, asked_s: float) -> None:
+        step = replace(step, jobs=tuple(job for job in step.jobs if self.claim(job)))
+        if not step.jobs:
+            return
+        started_s = time.perf_counter()
+        outcomes = self.attempt(step.jobs, self.action(step))
+        run_s = time.perf_counter() - started_s
+        self.scheduler.charge(step, run_s)
+        self.count(step, run_s)
+        if self.on_step is not None:
+            self.on_step(StepRecord(step, started_s, run_s, started_s - asked_s, self.scheduler.n_waiting))
+        for job, outcome in zip(step.jobs, outcomes, strict=True):
+            self.settle(step, job, outcome)
 
-    def encode(self, jobs: list[Job]) -> None:
-        audios = {job.window.audio.key: job.window.audio for job in jobs}
-        missing = [audio for key, audio in audios.items() if key not in self.encoded]
-        self.n_hits += len(jobs) - len(missing)
-        if missing:
-            mels = np.stack([audio.log_mel(self.runner.dims.n_mels) for audio in missing])
-            features = self.runner.encode(mels)
-            for i, audio in enumerate(missing):
-                self.encoded[audio.key] = features[i : i + 1]
-            self.n_encoded += len(missing)
-        for key in audios:
-            self.encoded.move_to_end(key)
-        while len(self.encoded) > max(CACHED_WINDOWS, len(audios)):
-            self.encoded.popitem(last=False)
+    def action(self, step: Step) -> Callable[[Sequence[Job]], Sequence[Outcome]]:
+        match step:
+            case Encode():
+                return self.encode
+            case Prefill():
+                return lambda jobs: self.runner.prefill([self.start_of(job) for job in jobs])
+            case Decode():
+                return lambda jobs: self.runner.decode([job.slots for job in jobs])
+            case Align():
+                return lambda jobs: self.runner.align([(self.cache.get(job.key), job.window.work) for job in jobs])
 
-    def begin(self, job: Job) -> None:
-        features = self.encoded[job.window.audio.key]
-        match job.window.work:
-            case Decode() as work:
-                self.running[job] = self.runner.start(features, work, job.window.audio)
-            case Align() as work:
-                self.complete(job, self.runner.align(features, work))
-            case DetectLanguage():
-                self.complete(job, self.runner.detect_language(features))
-            case other:
-                raise TypeError(f"the engine does not know the work {other!r}")
+    def encode(self, jobs: Sequence[Job]) -> Sequence[Outcome]:
+        missing = {job.key: job.window.audio for job in jobs if job.key not in self.cache}
+        features = self.runner.encode(list(missing.values())) if missing else ()
+        for key, own in zip(missing, features, strict=True):
+            self.cache.put(key, own, self.runner.capacity.features_bytes)
+        self.counts.encoded += len(missing)
+        return [Ongoing(None)] * len(jobs)
 
-    def decode(self) -> None:
-        """One token further: every window chooses, those that are done leave, the network runs for the others."""
-        for job in list(self.running):
-            self.guard(job, partial(self.choose, job))
-        going_on = list(self.running)
-        if going_on:
-            self.n_steps += 1
-            self.guard_all(going_on, lambda: self.runner.step([self.running[job] for job in going_on]))
+    def start_of(self, job: Job) -> Start:
+        work = job.window.work
+        assert isinstance(work, DecodeWork)
+        return Start(job.slots, self.cache.get(job.key), work, job.key, job.future.is_watched)
 
-    def choose(self, job: Job) -> None:
-        self.require_wanted(job)
-        if self.runner.choose(self.running[job]):
-            self.complete(job, self.runner.finish(self.running[job]))
-
-    def require_wanted(self, job: Job) -> None:
-        if job.future in self.unwanted:
-            raise CancelledError
-
-    def complete(self, job: Job, result: object) -> None:
-        self.leave(job)
-        job.future.set_result(result)
-
-    def leave(self, job: Job) -> None:
-        self.running.pop(job, None)
-        self.n_windows += 1
-
-    def guard(self, job: Job, action: Callable[[], None]) -> bool:
-        """Runs what concerns one window: if it fails, that window fails and no other."""
-        return self.guard_all([job], action)
-
-    def guard_all(self, jobs: Iterable[Job], action: Callable[[], None]) -> bool:
+    def attempt(self, jobs: Sequence[Job], action: Callable[[Sequence[Job]], Sequence[Outcome]]) -> Sequence[Outcome]:
+        """Runs some windows together; if that fails, each alone, so that only the one at fault fails."""
         try:
-            action()
-        except (ChoralError, CancelledError) as error:
-            self.fail(jobs, error)
-        except RuntimeError as error:  # torch's errors: out of memory, a lost device
-            failure = WindowFailed(f"the device failed on this window: {error}")
-            failure.__cause__ = error
-            self.fail(jobs, failure)
-        except BaseException as error:  # a bug: the caller must see it, and the thread must live on
-            self.fail(jobs, error)
-        else:
+            return action(jobs)
+        except BaseException as error:  # a bug's too: the caller must see it, and the thread must live on
+            if len(jobs) == 1:
+                return [Failed(as_failure(error))]
+            return [outcome for job in jobs for outcome in self.attempt([job], action)]
+
+    def settle(self, step: Step, job: Job, outcome: Outcome) -> None:
+        match outcome:
+            case Ongoing(tokens):
+                if isinstance(step, Prefill):
+                    self.scheduler.begun(job)
+                if tokens is not None:
+                    job.future.show(tokens)
+            case Finished(result):
+                self.depart(job)
+                if isinstance(result, Decoded):
+                    job.future.show(result.tokens)
+                job.future.set_result(result)
+            case Failed(error):
+                self.leave(job, error)
+
+    def claim(self, job: Job) -> bool:
+        """Whether somebody still waits for it; if not, it is gone."""
+        if job.future.running() or job.future.set_running_or_notify_cancel():
             return True
+        self.depart(job)
         return False
 
-    def fail(self, jobs: Iterable[Job], error: BaseException) -> None:
-        for job in jobs:
-            self.leave(job)
-            job.future.set_exception(error)
+    def leave(self, job: Job, error: BaseException) -> None:
+        self.depart(job)
+        self.counts.failed += 1
+        job.future.set_exception(error)
+
+    def depart(self, job: Job) -> None:
+        self.scheduler.finish(job)
+        self.runner.release(job.slots)
+        self.counts.windows += 1
+
+    def count(self, step: Step, run_s: float) -> None:
+        self.counts.busy_s += run_s
+        match step:
+            case Encode():
+                self.counts.encoder_steps += 1
+            case Decode(jobs):
+                self.counts.decoder_steps += 1
+                self.counts.decoder_rows += sum(job.n_slots for job in jobs)
+
+
+def as_failure(error: BaseException) -> BaseException:
+    """Torch's and CTranslate2's errors (out of memory, a lost device) become ours; ours, and bugs, stay as they are."""
+    if isinstance(error, RuntimeError) and not isinstance(error, ChoralError):
+        failure = WindowFailed(f"the device failed on this window: {error}")
+        failure.__cause__ = error
+        return failure
+    return error

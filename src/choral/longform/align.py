@@ -43,7 +43,7 @@ def align(
         code = detect_in(engine, opening(recording, peak)).best
     words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], code)
     n_frames = n_mel_frames(recording)
-    work = Align(text_tokens=tokens, language=code, task="transcribe")
+    work = Align(text_tokens=tokens, n_frames=n_frames // 2, language=code, task="transcribe")
     aligned = engine.submit(Window(cut(recording, 0, n_frames, peak), work)).result()
     timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames // 2)
     merge_punctuation(timings, options)

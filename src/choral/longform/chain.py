@@ -145,9 +145,12 @@ class Chain:
         words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], request.language)
         timings = []
         if len(words) > 1:  # the last one is the end of text
-            work = Align(text_tokens=tuple(tokens), language=request.language, task=request.options.task)
+            n_frames = place.n_frames // 2
+            work = Align(
+                text_tokens=tuple(tokens), n_frames=n_frames, language=request.language, task=request.options.task
+            )
             aligned = yield from ask(Window(audio, work))
-            timings = find_timings(aligned, words[:-1], word_tokens[:-1], place.n_frames // 2)
+            timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
         typical = TypicalWord.of(timings)
         shorten_at_sentence_ends(timings, typical)
         merge_punctuation(timings, request.options)

@@ -7,6 +7,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
 from choral.engine.engine import Engine
+from choral.engine.window import Caller
 from choral.longform.chain import Chain
 from choral.longform.fallback import Steps
 from choral.types import Segment
@@ -14,23 +15,24 @@ from choral.types import Segment
 CHAINS_IN_FLIGHT = 64
 
 
-def run_chains(engine: Engine, chains: Sequence[Chain], on_moved: Callable[[], None]) -> Iterator[Segment]:
+def run_chains(
+    engine: Engine, caller: Caller, chains: Sequence[Chain], on_moved: Callable[[], None]
+) -> Iterator[Segment]:
     """Yields the segments of all chains in the order of the chains; `on_moved` is called after every window."""
     waiting = list(enumerate(chain.run() for chain in chains))[::-1]
     in_flight: dict[Future[Any], tuple[int, Steps[None]]] = {}
     finished: set[int] = set()
     current = n_given = 0
-    request = object()  # one turn for all windows of this recording
     try:
         while waiting or in_flight:
             while waiting and len(in_flight) < CHAINS_IN_FLIGHT:
                 index, steps = waiting.pop()
-                if not send(engine, request, index, steps, None, in_flight):
+                if not send(engine, caller, index, steps, None, in_flight):
                     finished.add(index)
             done, _ = wait(in_flight, return_when=FIRST_COMPLETED) if in_flight else (set(), None)
             for future in done:
                 index, steps = in_flight.pop(future)
-                if not send(engine, request, index, steps, future, in_flight):
+                if not send(engine, caller, index, steps, future, in_flight):
                     finished.add(index)
             on_moved()
             while current < len(chains):
@@ -47,7 +49,7 @@ def run_chains(engine: Engine, chains: Sequence[Chain], on_moved: Callable[[], N
 
 def send(
     engine: Engine,
-    request: object,
+    caller: Caller,
     index: int,
     steps: Steps[None],
     future: Future[Any] | None,
@@ -58,5 +60,5 @@ def send(
         window = steps.send(None if future is None else future.result())
     except StopIteration:
         return False
-    in_flight[engine.submit(window, request)] = (index, steps)
+    in_flight[engine.submit(window, caller)] = (index, steps)
     return True

@@ -5,7 +5,7 @@ from __future__ import annotations
 from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
-from choral.engine.window import DetectLanguage, Languages, Window, WindowAudio
+from choral.engine.window import Caller, DetectLanguage, Languages, Window, WindowAudio
 from choral.longform.cuts import opening
 
 
@@ -14,5 +14,5 @@ def detect_language(engine: Engine, recording: Recording, n_mels: int) -> Langua
     return detect_in(engine, opening(recording, mel_peak(recording, n_mels)))
 
 
-def detect_in(engine: Engine, audio: WindowAudio) -> Languages:
-    return engine.submit(Window(audio, DetectLanguage())).result()
+def detect_in(engine: Engine, audio: WindowAudio, caller: Caller | None = None) -> Languages:
+    return engine.submit(Window(audio, DetectLanguage()), caller).result()

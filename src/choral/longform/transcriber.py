@@ -9,6 +9,7 @@ from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
+from choral.engine.window import Caller, Priority
 from choral.longform.chain import Chain, Request
 from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening
 from choral.longform.drive import run_chains
@@ -37,12 +38,16 @@ class Transcriber:
         self.engine, self.tokenizer, self.dims = engine, tokenizer, dims
 
     def start(
-        self, recording: Recording, options: TranscribeOptions, on_progress: OnProgress | None = None
+        self,
+        recording: Recording,
+        options: TranscribeOptions,
+        on_progress: OnProgress | None = None,
+        priority: Priority = "interactive",
     ) -> Transcription:
         """Checks the options against the model; the work is done as the transcription is iterated."""
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
-        return Transcription(self, recording, options, on_progress)
+        return Transcription(self, recording, options, on_progress, Caller(priority))
 
 
 class Transcription:
@@ -54,10 +59,11 @@ class Transcription:
         recording: Recording,
         options: TranscribeOptions,
         on_progress: OnProgress | None,
+        caller: Caller,
     ) -> None:
         self.engine, self.tokenizer = transcriber.engine, transcriber.tokenizer
         self.dims, self.recording, self.options = transcriber.dims, recording, options
-        self.on_progress = on_progress
+        self.on_progress, self.caller = on_progress, caller
         self.content_frames = n_mel_frames(recording)
         self.language: Language | None = None
         self.segments: list[Segment] = []
@@ -65,7 +71,7 @@ class Transcription:
 
     def __iter__(self) -> Iterator[Segment]:
         chains = self.chains()
-        for segment in run_chains(self.engine, chains, lambda: self.report_progress(chains)):
+        for segment in run_chains(self.engine, self.caller, chains, lambda: self.report_progress(chains)):
             numbered = replace(segment, id=len(self.segments))
             self.segments.append(numbered)
             yield numbered
@@ -138,7 +144,7 @@ class Transcription:
             audio = cut(self.recording, clip.start, min(WINDOW_MEL_FRAMES, clip.stop - clip.start), peak)
         else:
             audio = opening(self.recording, peak)
-        languages = detect_in(self.engine, audio)
+        languages = detect_in(self.engine, audio, self.caller)
         return Language(languages.best, languages.probabilities[languages.best])
 
     def report_progress(self, chains: list[Chain]) -> None:

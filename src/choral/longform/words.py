@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND
-from choral.engine.window import Aligned
+from choral.engine.window import Aligned, Warped
 from choral.longform.dtw import warp
 from choral.types import Segment, TranscribeOptions, Word
 
@@ -45,13 +45,14 @@ class TypicalWord:
         return cls(min(LONGEST_TYPICAL_WORD_S, float(np.median(durations))) if durations else 0.0)
 
 
-def find_timings(aligned: Aligned, texts: list[str], word_tokens: list[list[int]], n_frames: int) -> list[Timing]:
+def find_timings(
+    aligned: Aligned | Warped, texts: list[str], word_tokens: list[list[int]], n_frames: int
+) -> list[Timing]:
     """`texts` and `word_tokens` are the words of the aligned text; `n_frames` how many frames are sound."""
     if not texts or n_frames == 0:
         return []
-    rows, columns = warp(-attention(aligned, n_frames))
-    is_new_token = np.diff(rows, prepend=rows[0] - 1) > 0
-    token_times_s = columns[is_new_token] / FRAMES_PER_SECOND
+    token_frames = aligned.token_frames if isinstance(aligned, Warped) else frames_of_tokens(aligned, n_frames)
+    token_times_s = token_frames / FRAMES_PER_SECOND
     borders = np.cumsum([0, *(len(tokens) for tokens in word_tokens)])
     return [
         Timing(
@@ -63,6 +64,13 @@ def find_timings(aligned: Aligned, texts: list[str], word_tokens: list[list[int]
         )
         for text, start, stop in zip(texts, borders[:-1], borders[1:], strict=True)
     ]
+
+
+def frames_of_tokens(aligned: Aligned, n_frames: int) -> npt.NDArray[np.intp]:
+    """The frame at which each text token starts, and at last the end of text."""
+    rows, columns = warp(-attention(aligned, n_frames))
+    is_new_token = np.diff(rows, prepend=rows[0] - 1) > 0
+    return columns[is_new_token]
 
 
 def attention(aligned: Aligned, n_frames: int) -> npt.NDArray[np.float32]:

@@ -1,8 +1,8 @@
-"""Whisper's text decoder, with its two memories passed in: what was heard (cross) and what was written (self).
+"""Whisper's text decoder. What was heard (cross) and what was written (self) lie in a `Memory` with places for many.
 
-Rows of many windows go through it together, each window a `Group` of rows. All rows of a group decode the same audio,
-so the cross keys and values are kept once and the rows stand side by side as queries: a beam costs no copy of them.
-Products with the weights are made for all rows at once; only attention looks at each group by itself.
+Rows of many windows go through it together. Products with the weights are made for all rows at once; only attention
+looks at each place by itself. Beams of one window hear the same audio, so its keys and values lie there once, and the
+beams stand side by side as queries.
 """
 
 from __future__ import annotations
@@ -17,57 +17,52 @@ from choral.model.dims import ModelDims
 from choral.model.layers import MLP, Attention, attend, attend_with_scores
 
 
+class Memory:
+    """Keys and values in places of fixed size, each tensor [layers, slots, heads, positions, head_dim]."""
+
+    def __init__(self, dims: ModelDims, n_slots: int, device: torch.device, dtype: torch.dtype) -> None:
+        head_dim = dims.n_text_state // dims.n_text_head
+
+        def places(n_positions: int) -> Tensor:
+            shape = (dims.n_text_layer, n_slots, dims.n_text_head, n_positions, head_dim)
+            return torch.empty(shape, device=device, dtype=dtype)
+
+        self.heard_keys, self.heard_values = places(dims.n_audio_ctx), places(dims.n_audio_ctx)
+        self.keys, self.values = places(dims.n_text_ctx), places(dims.n_text_ctx)
+
+    def store(self, layer: int, rows: Rows, k: Tensor, v: Tensor) -> None:
+        """The newest tokens of all rows: whole prompts from the start, or one token each at its row's end."""
+        if k.shape[2] > 1:
+            self.keys[layer, rows.slots, :, : k.shape[2]] = k
+            self.values[layer, rows.slots, :, : v.shape[2]] = v
+        else:
+            self.keys[layer, rows.slots, :, rows.lengths] = k[:, :, 0]
+            self.values[layer, rows.slots, :, rows.lengths] = v[:, :, 0]
+
+    def copy(self, source_slots: Tensor, slots: Tensor, n_positions: int) -> None:
+        """What was written in some places goes on in others, as beams that split or end do."""
+        for written in (self.keys, self.values):
+            written[:, slots, :, :n_positions] = written[:, source_slots, :, :n_positions]
+
+
 @dataclass(frozen=True)
-class CrossMemory:
-    """Keys and values of the encoder's output, a pair for each layer."""
+class Rows:
+    """Which place each row of a batch writes to, how much is written there, and where its audio lies."""
 
-    layers: tuple[tuple[Tensor, Tensor], ...]  # each [1, heads, frames, head_dim]
-
-
-class SelfMemory:
-    """Keys and values of the tokens so far, in buffers of fixed size, so that a step appends without a copy."""
-
-    def __init__(self, keys: Tensor, values: Tensor, length: int) -> None:
-        self.keys, self.values = keys, values  # each [layers, rows, heads, text_ctx, head_dim]
-        self.length = length
+    slots: Tensor
+    lengths: Tensor
+    # The same for the host, and rows that hear the same audio, which stand side by side, as one.
+    slot_list: Sequence[int]
+    length_list: Sequence[int]
+    hearers: Sequence[tuple[int, int]]  # (slot of the audio, number of rows)
 
     @classmethod
-    def empty(cls, dims: ModelDims, like: Tensor) -> SelfMemory:
-        """Room for one row, of the precision and on the device of `like`."""
-        head_dim = dims.n_text_state // dims.n_text_head
-        shape = (dims.n_text_layer, 1, dims.n_text_head, dims.n_text_ctx, head_dim)
-        return cls(like.new_empty(shape), like.new_empty(shape), 0)
-
-    def repeated(self, n_rows: int) -> SelfMemory:
-        """The prompt is the same for all rows of a group: it runs once, and every row starts from a copy."""
-        keys, values = (x.repeat_interleave(n_rows, dim=1) for x in (self.keys, self.values))
-        return SelfMemory(keys, values, self.length)
-
-    def append(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
-        """Stores the newest tokens of one layer; the length moves on once for all layers, in `advance`."""
-        stop = self.length + k.shape[2]
-        self.keys[layer, :, :, self.length : stop] = k
-        self.values[layer, :, :, self.length : stop] = v
-        return self.keys[layer, :, :, :stop], self.values[layer, :, :, :stop]
-
-    def advance(self, n_tokens: int) -> None:
-        self.length += n_tokens
-
-    def select_rows(self, rows: Tensor) -> None:
-        self.keys[:, :, :, : self.length] = self.keys[:, rows, :, : self.length]
-        self.values[:, :, :, : self.length] = self.values[:, rows, :, : self.length]
-
-
-@dataclass(frozen=True)
-class Group:
-    """The rows of one window."""
-
-    memory: SelfMemory
-    heard: CrossMemory
-
-    @property
-    def n_rows(self) -> int:
-        return self.memory.keys.shape[1]
+    def of(
+        cls, slots: Sequence[int], lengths: Sequence[int], hearers: Sequence[tuple[int, int]], device: torch.device
+    ) -> Rows:
+        assert sum(n_rows for _, n_rows in hearers) == len(slots) == len(lengths)
+        numbers = torch.tensor([slots, lengths], device=device)
+        return cls(numbers[0], numbers[1], slots, lengths, hearers)
 
 
 class DecoderBlock(nn.Module):
@@ -80,42 +75,44 @@ class DecoderBlock(nn.Module):
         self.mlp = MLP(n_state)
         self.mlp_ln = nn.LayerNorm(n_state)
 
-    def forward(self, x: Tensor, layer: int, groups: Sequence[Group]) -> Tensor:  # [rows, n, state]
-        x = x + self.attend_self(self.attn_ln(x), layer, groups)
-        x = x + self.attend_cross(self.cross_attn_ln(x), layer, groups)
+    def forward(self, x: Tensor, layer: int, rows: Rows, memory: Memory) -> Tensor:  # [rows, n, state]
+        x = x + self.attend_self(self.attn_ln(x), layer, rows, memory)
+        x = x + self.attend_cross(self.cross_attn_ln(x), layer, rows, memory)
         mlp: Tensor = self.mlp(self.mlp_ln(x))
         return x + mlp
 
-    def attend_self(self, x: Tensor, layer: int, groups: Sequence[Group]) -> Tensor:
-        sizes = [group.n_rows for group in groups]
-        parts = (self.attn.queries(x), *self.attn.keys_values(x))
-        projected = zip(*(torch.split(part, sizes) for part in parts), strict=True)
+    def attend_self(self, x: Tensor, layer: int, rows: Rows, memory: Memory) -> Tensor:
+        q, (k, v) = self.attn.queries(x), self.attn.keys_values(x)
+        memory.store(layer, rows, k, v)
+        if x.shape[1] > 1:  # a prompt: nothing was written before it
+            return self.attn.merge_heads(attend(q, k, v, causal=True))
         attended = []
-        for group, (q, k, v) in zip(groups, projected, strict=True):
-            is_prompt = group.memory.length == 0  # otherwise one token a row, which may see everything
-            assert is_prompt or x.shape[1] == 1
-            keys, values = group.memory.append(layer, k, v)
-            attended.append(attend(q, keys, values, causal=is_prompt and x.shape[1] > 1))
+        for row, (slot, length) in enumerate(zip(rows.slot_list, rows.length_list, strict=True)):
+            keys = memory.keys[layer, slot : slot + 1, :, : length + 1]
+            values = memory.values[layer, slot : slot + 1, :, : length + 1]
+            attended.append(attend(q[row : row + 1], keys, values))
         return self.attn.merge_heads(torch.cat(attended))
 
-    def attend_cross(self, x: Tensor, layer: int, groups: Sequence[Group]) -> Tensor:
-        queries = torch.split(self.cross_attn.queries(x), [group.n_rows for group in groups])
+    def attend_cross(self, x: Tensor, layer: int, rows: Rows, memory: Memory) -> Tensor:
+        queries = torch.split(self.cross_attn.queries(x), [n_rows for _, n_rows in rows.hearers])
         attended = []
-        for group, q in zip(groups, queries, strict=True):
+        for (slot, _), q in zip(rows.hearers, queries, strict=True):
             by_head = q.transpose(0, 1)  # [heads, rows, n, head_dim]
-            heard = attend(by_head.flatten(1, 2)[None], *group.heard.layers[layer])
+            keys, values = memory.heard_keys[layer, slot : slot + 1], memory.heard_values[layer, slot : slot + 1]
+            heard = attend(by_head.flatten(1, 2)[None], keys, values)
             attended.append(heard.view(by_head.shape).transpose(0, 1))
         return self.cross_attn.merge_heads(torch.cat(attended))
 
-    def forward_with_scores(self, x: Tensor, heard: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
-        """One whole sequence at once, with the cross-attention scores [heads, n, frames]."""
+    def forward_with_scores(self, x: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Whole sequences [n, tokens, state] at once, with the cross-attention scores [n, heads, tokens, frames]."""
         normed = self.attn_ln(x)
         k, v = self.attn.keys_values(normed)
         x = x + self.attn.merge_heads(attend(self.attn.queries(normed), k, v, causal=True))
+        heard = self.cross_attn.keys_values(features)
         attended, scores = attend_with_scores(self.cross_attn.queries(self.cross_attn_ln(x)), *heard)
         x = x + self.cross_attn.merge_heads(attended)
         mlp: Tensor = self.mlp(self.mlp_ln(x))
-        return x + mlp, scores[0]
+        return x + mlp, scores
 
 
 class TextDecoder(nn.Module):
@@ -128,26 +125,29 @@ class TextDecoder(nn.Module):
         blocks = [DecoderBlock(dims.n_text_state, dims.n_text_head) for _ in range(dims.n_text_layer)]
         self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # which is a sequence of them
         self.ln = nn.LayerNorm(dims.n_text_state)
+        # Tokens are read and written by one matrix; whoever has a faster product with it puts it here.
+        self.unembedding: nn.Module | None = None
 
-    def hear(self, features: Tensor) -> CrossMemory:  # [1, frames, state]
-        return CrossMemory(tuple(block.cross_attn.keys_values(features) for block in self.blocks))
-
-    def forward(self, tokens: Tensor, groups: Sequence[Group]) -> Tensor:
-        """Runs `tokens` [rows, n], each row after what its group remembers; gives the last states [rows, n, state]."""
-        lengths = [group.memory.length for group in groups for _ in range(group.n_rows)]
-        x = self.embed(tokens, torch.tensor(lengths, device=tokens.device))
+    def hear(self, features: Tensor, slots: Tensor, memory: Memory) -> None:  # [n, frames, state]
+        """Puts the keys and values of encoded audio into their places."""
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer, groups)
-        for group in groups:
-            group.memory.advance(tokens.shape[1])
+            keys, values = block.cross_attn.keys_values(features)
+            memory.heard_keys[layer, slots] = keys.to(memory.heard_keys.dtype)
+            memory.heard_values[layer, slots] = values.to(memory.heard_values.dtype)
+
+    def forward(self, tokens: Tensor, rows: Rows, memory: Memory) -> Tensor:
+        """Runs `tokens` [rows, n], each row after what is written in its place; gives the states [rows, n, state]."""
+        x = self.embed(tokens, rows.lengths)
+        for layer, block in enumerate(self.blocks):
+            x = block(x, layer, rows, memory)
         states: Tensor = self.ln(x)
         return states
 
-    def forward_with_scores(self, tokens: Tensor, heard: CrossMemory) -> tuple[Tensor, list[Tensor]]:
-        """Runs one whole sequence [1, n]; returns its states and each layer's cross-attention scores."""
-        x, scores = self.embed(tokens, tokens.new_zeros(1)), []
-        for layer, block in enumerate(self.blocks):
-            x, layer_scores = block.forward_with_scores(x, heard.layers[layer])
+    def forward_with_scores(self, tokens: Tensor, features: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """Runs whole sequences [n, tokens]; returns their states and each layer's cross-attention scores."""
+        x, scores = self.embed(tokens, tokens.new_zeros(len(tokens))), []
+        for block in self.blocks:
+            x, layer_scores = block.forward_with_scores(x, features)
             scores.append(layer_scores)
         return self.ln(x), scores
 
@@ -158,4 +158,7 @@ class TextDecoder(nn.Module):
         return embedded + self.positional_embedding[positions]
 
     def logits(self, states: Tensor) -> Tensor:  # [..., state] → [..., vocab], float32
-        return nn.functional.linear(states, self.token_embedding.weight).float()
+        if self.unembedding is None:
+            return nn.functional.linear(states, self.token_embedding.weight).float()
+        logits: Tensor = self.unembedding(states)
+        return logits

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from choral.model.dims import ModelDims
-from choral.model.layers import MLP, Attention, attend
+from choral.model.layers import MLP, Attention
 
 
 class EncoderBlock(nn.Module):
@@ -18,14 +20,14 @@ class EncoderBlock(nn.Module):
         self.mlp_ln = nn.LayerNorm(n_state)
 
     def forward(self, x: Tensor) -> Tensor:
-        normed = self.attn_ln(x)
-        x = x + self.attn.merge_heads(attend(self.attn.queries(normed), *self.attn.keys_values(normed)))
+        x = x + self.attn(self.attn_ln(x))
         mlp: Tensor = self.mlp(self.mlp_ln(x))
         return x + mlp
 
 
 class AudioEncoder(nn.Module):
     positional_embedding: Tensor
+    blocks: Sequence[EncoderBlock]
 
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
@@ -33,7 +35,8 @@ class AudioEncoder(nn.Module):
         self.conv1 = nn.Conv1d(dims.n_mels, n_state, kernel_size=3, padding=1)
         self.conv2 = nn.Conv1d(n_state, n_state, kernel_size=3, stride=2, padding=1)
         self.positional_embedding = nn.Parameter(self.conv1.weight.new_empty(dims.n_audio_ctx, n_state))
-        self.blocks = nn.ModuleList(EncoderBlock(n_state, dims.n_audio_head) for _ in range(dims.n_audio_layer))
+        blocks = [EncoderBlock(n_state, dims.n_audio_head) for _ in range(dims.n_audio_layer)]
+        self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # which is a sequence of them
         self.ln_post = nn.LayerNorm(n_state)
 
     def forward(self, mel: Tensor) -> Tensor:  # [n, mels, 2 * frames] → [n, frames, state]

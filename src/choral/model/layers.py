@@ -24,6 +24,10 @@ class Attention(nn.Module):
     def keys_values(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.split_heads(self.key(x)), self.split_heads(self.value(x))
 
+    def forward(self, x: Tensor) -> Tensor:
+        """Every position attends to all of its window."""
+        return self.merge_heads(attend(self.queries(x), *self.keys_values(x)))
+
     def split_heads(self, x: Tensor) -> Tensor:  # [batch, n, state] → [batch, heads, n, head_dim]
         return x.view(*x.shape[:2], self.n_head, -1).transpose(1, 2)
 

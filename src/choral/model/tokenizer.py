@@ -100,6 +100,10 @@ class Tokenizer:
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
         return self._encoding.decode(list(tokens))
 
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes of a token of text, or the name of a special one."""
+        return self._encoding.decode_single_token_bytes(token)
+
     @cached_property
     def language_tokens(self) -> tuple[int, ...]:
         return tuple(range(self.sot + 1, self.sot + 1 + len(self.languages)))

@@ -17,6 +17,12 @@ _OTHERS = [byte for byte in range(256) if byte not in _PRINTABLE]
 _BYTE_OF_CHARACTER = {chr(byte): byte for byte in _PRINTABLE} | {
     chr(256 + index): byte for index, byte in enumerate(_OTHERS)
 }
+_CHARACTER_OF_BYTE = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
+
+
+def to_characters(token: bytes) -> str:
+    """A token of text as these files write it, a character for each byte."""
+    return "".join(_CHARACTER_OF_BYTE[byte] for byte in token)
 
 
 def of_hugging_face(folder: Path) -> Vocabulary | None:

@@ -1,0 +1,46 @@
+"""A runner that does nothing: under it an engine's whole time is its own.
+
+Every window gets the same number of tokens, one a step, so that the batch stays full to the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from choral.engine.runner import Capacity, Start
+from choral.engine.steps import Finished, Ongoing, Outcome
+from choral.engine.window import Decoded, WindowAudio, Work
+
+CACHED_RESULTS = 64
+
+
+class IdleRunner:
+    name, device, compute_type = "idle", "cpu", "none"
+
+    def __init__(self, n_slots: int, n_tokens: int) -> None:
+        self.capacity = Capacity(n_slots=n_slots, slot_bytes=1, features_bytes=1, cache_bytes=CACHED_RESULTS)
+        self._n_tokens = n_tokens
+        self._n_left: dict[int, int] = {}  # tokens still to come, by slot
+
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
+        return [None] * len(audios)
+
+    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+        for start in starts:
+            self._n_left[start.slots[0]] = self._n_tokens
+        return [Ongoing(None)] * len(starts)
+
+    def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
+        return [self._next(slots[0]) for slots in windows]
+
+    def _next(self, slot: int) -> Outcome:
+        self._n_left[slot] -= 1
+        return Ongoing(None) if self._n_left[slot] else Finished(Decoded((), 0.0, 0.0))
+
+    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+        raise NotImplementedError("there is nothing to align without a network")
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        for slot in slots:
+            self._n_left.pop(slot, None)

@@ -1,0 +1,163 @@
+"""What an engine did and when: recorded step by step, and written in Chrome's trace format.
+
+`Recorder` is for `Engine.observe`. A `Trace` has the engine's steps, and the stays: which window sat in which slot,
+from the step that gave it its place to the last it took part in. Open the file in Perfetto or chrome://tracing: a row
+for the steps, a row a slot, and how many windows wait and are decoded.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from choral.engine.steps import Decode, Encode, Job, Prefill, Step
+from choral.engine.worker import StepRecord
+
+ENGINE_ROW, FIRST_SLOT_ROW = 0, 1
+
+
+@dataclass(frozen=True)
+class TracedStep:
+    kind: str  # Encode, Prefill, Decode or Align
+    start_s: float  # since the first step
+    stop_s: float
+    scheduling_s: float
+    n_windows: int
+    n_rows: int  # places of its windows
+    n_waiting: int
+
+
+@dataclass(frozen=True)
+class Stay:
+    """One window's time in its places."""
+
+    caller: int  # counted from 1, by their first step
+    number: int  # of the window among its caller's, counted from 1
+    slots: tuple[int, ...]
+    start_s: float
+    encoded_s: tuple[float, float] | None  # its encoder step; None: it was encoded before
+    begun_s: float  # end of its prefill
+    stop_s: float
+
+
+@dataclass(frozen=True)
+class Trace:
+    n_slots: int
+    steps: tuple[TracedStep, ...]
+    stays: tuple[Stay, ...]  # in order of their start
+
+    @property
+    def duration_s(self) -> float:
+        return max((step.stop_s for step in self.steps), default=0.0)
+
+
+@dataclass
+class _Visit:
+    caller: int
+    number: int
+    slots: tuple[int, ...]
+    start_s: float
+    stop_s: float
+    encoded_s: tuple[float, float] | None = None
+    begun_s: float | None = None
+
+
+class Recorder:
+    """Give it to `Engine.observe`; ask for the trace when the engine is idle."""
+
+    def __init__(self, n_slots: int) -> None:
+        self._n_slots = n_slots
+        self._steps: list[TracedStep] = []
+        self._visits: dict[Job, _Visit] = {}
+        self._windows_of: dict[object, list[Job]] = {}  # by caller, in order of their first step
+        self._origin_s: float | None = None
+
+    def __call__(self, record: StepRecord) -> None:
+        if self._origin_s is None:
+            self._origin_s = record.started_s
+        start_s = record.started_s - self._origin_s
+        step = record.step
+        traced = TracedStep(
+            kind=type(step).__name__,
+            start_s=start_s,
+            stop_s=start_s + record.run_s,
+            scheduling_s=record.scheduling_s,
+            n_windows=len(step.jobs),
+            n_rows=sum(len(job.slots) for job in step.jobs),
+            n_waiting=record.n_waiting,
+        )
+        self._steps.append(traced)
+        for job in step.jobs:
+            self._note(job, step, traced)
+
+    def _note(self, job: Job, step: Step, traced: TracedStep) -> None:
+        if job not in self._visits:
+            jobs = self._windows_of.setdefault(job.caller, [])
+            jobs.append(job)
+            caller = self._visits[jobs[0]].caller if len(jobs) > 1 else len(self._windows_of)
+            self._visits[job] = _Visit(caller, len(jobs), job.slots, traced.start_s, traced.stop_s)
+        visit = self._visits[job]
+        visit.stop_s = traced.stop_s
+        if isinstance(step, Encode):
+            visit.encoded_s = (traced.start_s, traced.stop_s)
+        elif isinstance(step, Prefill | Decode) and visit.begun_s is None:
+            visit.begun_s = traced.stop_s
+
+    def trace(self) -> Trace:
+        """Windows that were given up before they began are left out, and so are those that need no place."""
+        stays = [
+            Stay(visit.caller, visit.number, visit.slots, visit.start_s, visit.encoded_s, visit.begun_s, visit.stop_s)
+            for visit in self._visits.values()
+            if visit.slots and visit.begun_s is not None
+        ]
+        return Trace(self._n_slots, tuple(self._steps), tuple(sorted(stays, key=lambda stay: stay.start_s)))
+
+
+def chrome_trace(trace: Trace) -> str:
+    events = [*_names(trace), *_step_events(trace), *_slot_events(trace), *_counters(trace)]
+    return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")) + "\n"
+
+
+def _names(trace: Trace) -> Iterator[dict[str, Any]]:
+    yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "choral"}}
+    used = sorted({slot for stay in trace.stays for slot in stay.slots})
+    for row, name in [(ENGINE_ROW, "engine: steps"), *((FIRST_SLOT_ROW + slot, f"slot {slot}") for slot in used)]:
+        yield {"ph": "M", "pid": 1, "tid": row, "name": "thread_name", "args": {"name": name}}
+        yield {"ph": "M", "pid": 1, "tid": row, "name": "thread_sort_index", "args": {"sort_index": row}}
+
+
+def _step_events(trace: Trace) -> Iterator[dict[str, Any]]:
+    for step in trace.steps:
+        counts = {"windows": step.n_windows, "rows": step.n_rows, "scheduling_us": round(step.scheduling_s * 1e6, 1)}
+        yield _slice(ENGINE_ROW, step.kind, "step", step.start_s, step.stop_s, counts)
+
+
+def _slot_events(trace: Trace) -> Iterator[dict[str, Any]]:
+    for stay in trace.stays:
+        whose = {"caller": stay.caller, "window": stay.number}
+        for slot in stay.slots:
+            row = FIRST_SLOT_ROW + slot
+            yield _slice(row, f"caller {stay.caller}, window {stay.number}", "window", stay.start_s, stay.stop_s, whose)
+            if stay.encoded_s is not None:
+                yield _slice(row, "encode", "phase", *stay.encoded_s, {})
+
+
+def _counters(trace: Trace) -> Iterator[dict[str, Any]]:
+    for step in trace.steps:
+        yield _count("waiting", step.start_s, step.n_waiting)
+        if step.kind == "Decode":
+            yield _count("rows", step.start_s, step.n_rows)
+
+
+def _slice(
+    row: int, name: str, category: str, start_s: float, stop_s: float, arguments: dict[str, Any]
+) -> dict[str, Any]:
+    start_us, stop_us = round(start_s * 1e6, 1), round(stop_s * 1e6, 1)
+    event = {"ph": "X", "pid": 1, "tid": row, "name": name, "cat": category}
+    return {**event, "ts": start_us, "dur": round(stop_us - start_us, 1), "args": arguments}
+
+
+def _count(name: str, at_s: float, value: int) -> dict[str, Any]:
+    return {"ph": "C", "pid": 1, "name": name, "ts": round(at_s * 1e6, 1), "args": {name: value}}

@@ -1,0 +1,1 @@
+"""What `choral doctor` looks at."""

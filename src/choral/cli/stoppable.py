@@ -1,0 +1,33 @@
+"""Recordings whose use ends soon after somebody asked for it, wherever the work on them is just then.
+
+Decoding asks after every piece, and whatever comes behind it (the voice detector, mel features, every window) has to
+read samples: those are the places where `Stopped` is raised.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import numpy.typing as npt
+
+from choral.audio.recording import AudioInput, Recording
+
+
+class Stopped(Exception):
+    """Nobody wants the result any more."""
+
+
+def open_until(wanted_no_more: threading.Event, audio: AudioInput, *, max_memory_s: float) -> Recording:
+    """The recording of this audio, for as long as the event is not set."""
+
+    def check(*_: object) -> None:
+        if wanted_no_more.is_set():
+            raise Stopped
+
+    class StoppableRecording(Recording):
+        def samples(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+            check()
+            return super().samples(start, stop)
+
+    return StoppableRecording.open(audio, on_progress=check, max_memory_s=max_memory_s)

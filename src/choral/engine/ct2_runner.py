@@ -1,0 +1,253 @@
+"""Runs windows with CTranslate2, in micro-batches: it owns its decoding loop, so a `Decode` step goes to the end.
+
+Windows of different requests go through one call where it can take them together: same options, and prompts with the
+start of transcript at the same place. Encoder results are arrays of the host, one a window, batched anew for every
+call. Sampled windows go alone, on a fresh copy of the model: its random numbers can be seeded only once.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import ctranslate2
+import numpy as np
+import numpy.typing as npt
+
+from choral.audio.constants import FRAMES_PER_SECOND, WINDOW_FRAMES
+from choral.config import EngineSettings
+from choral.engine.decoding import not_numbers, window_seed
+from choral.engine.prompt import initial_tokens, require_known
+from choral.engine.room import divide, free_memory
+from choral.engine.runner import Start
+from choral.engine.search import Candidate
+from choral.engine.steps import Failed, Finished, Ongoing, Outcome
+from choral.engine.window import Align, Decode, Decoded, DetectLanguage, Languages, Warped, WindowAudio, Work
+from choral.errors import UsageError
+from choral.model.checkpoint import Checkpoint
+from choral.model.converted import ctranslate2_folder
+from choral.model.tokenizer import Tokenizer
+
+MOST_SLOTS = {"cpu": 8, "cuda": 32}  # windows of one micro-batch: they all wait for the longest
+FLOAT32_BYTES = 4
+OLD_NAMES = {"iw": "he"}  # of languages, in older folders
+# Ranks beams by the plain sum of their log-probabilities. With a penalty of 0 it would stop at the first that ends.
+ALMOST_NO_PENALTY = 1e-30
+
+Features = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Call:
+    """What windows must have in common to share a call: its options, and the shape of their prompts."""
+
+    n_before_start: int
+    n_start: int
+    n_prefix: int
+    n_beams: int
+    patience: float
+    temperature: float
+    n_most: int  # tokens, prefix included
+    suppress_tokens: tuple[int, ...]
+    suppress_blank: bool
+    latest_first_timestamp: int
+
+    @property
+    def max_length(self) -> int:
+        """CTranslate2 takes the lesser of half this number and what is left of it after the prompt."""
+        return max(2 * self.n_most, self.n_most + self.n_before_start + self.n_start - 1)
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A window with its places, before the call that decodes it."""
+
+    start: Start
+    prompt: list[int]
+    call: Call
+
+
+class Ct2Runner:
+    name = "ctranslate2"
+
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
+        self._tokenizer, self._dims = tokenizer, checkpoint.dims
+        kind, index = pick_device(settings.device)
+        self.device = kind if kind == "cpu" else f"{kind}:{index}"
+        self.compute_type = pick_compute_type(settings.compute_type, kind)
+        self._load: Callable[[], Any] = partial(
+            ctranslate2.models.Whisper,
+            str(ctranslate2_folder(checkpoint)),
+            device=kind,
+            device_index=index,
+            compute_type=self.compute_type,
+            intra_threads=settings.threads or os.cpu_count() or 1,
+        )
+        self._model = self._load()
+        self.capacity = divide(free_memory(), checkpoint.dims, FLOAT32_BYTES, MOST_SLOTS[kind])
+        self._waiting: dict[int, Waiting] = {}  # by their first slot
+
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Features]:
+        mels = np.stack([audio.log_mel(self._dims.n_mels) for audio in audios])
+        encoded = np.asarray(self._model.encode(ctranslate2.StorageView.from_array(mels), to_cpu=True))
+        return [np.array(own) for own in encoded]  # each on its own, so that one can be forgotten without the others
+
+    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+        """Nothing runs yet; the windows take their places."""
+        waiting = [self._place(start) for start in starts]
+        self._waiting |= {window.start.slots[0]: window for window in waiting}
+        return [Ongoing(None)] * len(starts)
+
+    def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
+        """All of them to their end, those that can share a call together."""
+        groups: dict[object, list[Waiting]] = {}
+        for slots in windows:
+            window = self._waiting[slots[0]]
+            groups.setdefault(window.call if window.call.temperature == 0 else slots, []).append(window)
+        outcomes: dict[int, Outcome] = {}
+        for group in groups.values():
+            found = self._sample(group[0]) if group[0].call.temperature > 0 else self._search(group)
+            outcomes |= {window.start.slots[0]: own for window, own in zip(group, found, strict=True)}
+        return [outcomes[slots[0]] for slots in windows]
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        if slots:
+            self._waiting.pop(slots[0], None)
+
+    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+        """One by one: in a batch its word times are wrong where texts differ in length, and nothing is gained."""
+        return [Finished(self._answer(storage([features]), work)) for features, work in known]
+
+    def _answer(self, features: ctranslate2.StorageView, work: Work[Any]) -> Warped | Languages:
+        match work:
+            case Align():
+                return self._align(features, work)
+            case DetectLanguage():
+                return self._detect_language(features)
+            case other:
+                raise TypeError(f"the engine does not know the work {other!r}")
+
+    def _align(self, features: ctranslate2.StorageView, work: Align) -> Warped:
+        require_known(work.text_tokens, self._tokenizer)
+        start = list(self._tokenizer.sot_sequence(work.language, work.task))
+        found = self._model.align(features, start, [list(work.text_tokens)], 2 * work.n_frames)[0]
+        rows, columns = np.array(found.alignments, dtype=np.intp).reshape(-1, 2).T
+        is_new_token = np.diff(rows, prepend=-1) > 0
+        return Warped(columns[is_new_token], np.array(found.text_token_probs, dtype=np.float32))
+
+    def _detect_language(self, features: ctranslate2.StorageView) -> Languages:
+        if not self._tokenizer.is_multilingual:
+            raise UsageError("this model knows English only and cannot detect languages")
+        found = {token[2:-2]: probability for token, probability in self._model.detect_language(features)[0]}
+        by_code = {OLD_NAMES.get(name, name): probability for name, probability in found.items()}
+        return Languages({code: by_code[code] for code in self._tokenizer.languages})
+
+    def _search(self, group: Sequence[Waiting]) -> list[Outcome]:
+        """Greedy or beam search."""
+        call, n_beams = group[0].call, group[0].call.n_beams
+        n_hypotheses = max(1, round(n_beams * call.patience)) if n_beams > 1 else 1
+        results = self._generate(
+            self._model,
+            group,
+            beam_size=n_beams,
+            patience=call.patience,
+            num_hypotheses=n_hypotheses,
+            length_penalty=ALMOST_NO_PENALTY if n_beams > 1 else 0,
+        )
+        return [self._outcome(window, [result]) for window, result in zip(group, results, strict=True)]
+
+    def _sample(self, window: Waiting) -> list[Outcome]:
+        work = window.start.work
+        ctranslate2.set_random_seed(window_seed(work, window.start.audio_key) & 0xFFFF_FFFF)
+        samples = self._generate(
+            self._load(),
+            [window] * work.n_candidates,
+            beam_size=1,
+            sampling_topk=0,
+            sampling_temperature=work.temperature,
+            length_penalty=0,
+        )
+        return [self._outcome(window, samples)]
+
+    def _generate(self, model: Any, group: Sequence[Waiting], **search: Any) -> list[Any]:
+        call = group[0].call
+        results: list[Any] = model.generate(
+            storage([window.start.features for window in group]),
+            [window.prompt for window in group],
+            max_length=call.max_length,
+            suppress_tokens=list(call.suppress_tokens),
+            suppress_blank=call.suppress_blank,
+            max_initial_timestamp_index=call.latest_first_timestamp,
+            return_scores=True,
+            return_no_speech_prob=True,
+            **search,
+        )
+        return results
+
+    def _outcome(self, window: Waiting, results: Sequence[Any]) -> Outcome:
+        """The best of all hypotheses, by the window's own length penalty."""
+        candidates = [
+            Candidate(tuple(tokens[window.call.n_prefix :]), score)
+            for result in results
+            for tokens, score in zip(result.sequences_ids, result.scores, strict=True)
+        ]
+        no_speech_prob: float = results[0].no_speech_prob
+        if math.isnan(no_speech_prob) or any(math.isnan(candidate.sum_logprob) for candidate in candidates):
+            return Failed(not_numbers(self.compute_type))
+        best = max(candidates, key=lambda candidate: candidate.score(window.start.work.length_penalty))
+        return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob))
+
+    def _place(self, start: Start) -> Waiting:
+        prompt = initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx)
+        return Waiting(start, prompt, self._call(start.work, prompt))
+
+    def _call(self, work: Decode, prompt: list[int]) -> Call:
+        tokenizer, n_text_ctx = self._tokenizer, self._dims.n_text_ctx
+        n_before_start = prompt.index(tokenizer.sot)
+        n_start = len(tokenizer.sot_sequence(work.language, work.task)) + (not work.timestamps)
+        n_prefix = len(prompt) - n_before_start - n_start
+        n_room = n_text_ctx - (n_before_start + n_start - 1)
+        seconds = work.max_initial_timestamp
+        return Call(
+            n_before_start=n_before_start,
+            n_start=n_start,
+            n_prefix=n_prefix,
+            n_beams=work.n_candidates if work.temperature == 0 else 1,
+            patience=work.patience,
+            temperature=work.temperature,
+            n_most=min(n_prefix + (work.max_tokens or n_text_ctx // 2), n_room),
+            suppress_tokens=work.suppress_tokens,
+            suppress_blank=work.suppress_blank,
+            latest_first_timestamp=WINDOW_FRAMES if seconds is None else round(seconds * FRAMES_PER_SECOND),
+        )
+
+
+def storage(features: Sequence[Features]) -> ctranslate2.StorageView:
+    return ctranslate2.StorageView.from_array(np.stack(features))
+
+
+def pick_device(name: str) -> tuple[str, int]:
+    n_devices = ctranslate2.get_cuda_device_count()
+    kind, _, index = name.partition(":")
+    if kind == "auto":
+        kind = "cuda" if n_devices else "cpu"
+    if kind == "cuda" and not n_devices:
+        raise UsageError(f"device {name}: CTranslate2 finds no CUDA device here; use --device cpu, or auto")
+    if kind == "cuda" and int(index or 0) >= n_devices:
+        raise UsageError(f"device {name}: this machine has {n_devices} CUDA devices")
+    return kind, int(index or 0)
+
+
+def pick_compute_type(wanted: str, kind: str) -> str:
+    if wanted == "auto":
+        return "float16" if kind == "cuda" else "float32"
+    supported = ctranslate2.get_supported_compute_types(kind)
+    if wanted not in supported:
+        raise UsageError(
+            f"compute type {wanted}: CTranslate2 knows {', '.join(sorted(supported))} on this machine's {kind}"
+        )
+    return wanted

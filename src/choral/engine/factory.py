@@ -1,0 +1,45 @@
+"""Which runner a model gets, and the engine on it. Heavy packages are imported here and not before."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from choral.config import EngineSettings
+from choral.engine.engine import Engine
+from choral.errors import MissingDependency
+from choral.model.checkpoint import Checkpoint
+from choral.model.tokenizer import Tokenizer
+
+PACKAGES = {"torch": "torch", "ctranslate2": "ctranslate2"}
+
+
+def pick_engine(settings: EngineSettings) -> str:
+    """The engine that the settings name, or the best that is installed."""
+    wanted = list(PACKAGES) if settings.engine == "auto" else [settings.engine]
+    for name in wanted:
+        if importlib.util.find_spec(PACKAGES[name]) is not None:
+            return name
+    if settings.engine == "torch":
+        raise MissingDependency("this engine needs PyTorch: pip install 'choral[torch]'")
+    raise MissingDependency("transcribing needs CTranslate2 or PyTorch: pip install ctranslate2, or 'choral[torch]'")
+
+
+def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+    make = torch_engine if pick_engine(settings) == "torch" else ctranslate2_engine
+    return make(checkpoint, tokenizer, settings)
+
+
+def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+    try:
+        from choral.engine.torch_runner import TorchRunner
+    except (ImportError, OSError) as error:
+        raise MissingDependency(f"PyTorch is installed and does not load ({error}): see `choral doctor`") from error
+    return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
+
+
+def ctranslate2_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+    try:
+        from choral.engine.ct2_runner import Ct2Runner
+    except (ImportError, OSError) as error:
+        raise MissingDependency(f"CTranslate2 is installed and does not load ({error}): see `choral doctor`") from error
+    return Engine(Ct2Runner(checkpoint, tokenizer, settings), settings)

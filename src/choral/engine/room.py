@@ -1,0 +1,31 @@
+"""How much memory is free, and how it is divided between slots and encoder cache. Plain Python."""
+
+from __future__ import annotations
+
+import os
+
+from choral.engine.runner import Capacity
+from choral.model.dims import ModelDims
+
+FEWEST_SLOTS = 8  # a beam search of the usual size fits, whatever the memory
+SLOTS_SHARE, CACHE_SHARE = 0.25, 0.05  # of the memory that is free
+MOST_CACHE_BYTES = 1 << 30
+UNKNOWN_MEMORY = 16 << 30  # where the system does not tell
+
+
+def divide(free_bytes: int, dims: ModelDims, item_bytes: int, most_slots: int) -> Capacity:
+    """`item_bytes` is the size of one number."""
+    positions = dims.n_audio_ctx + dims.n_text_ctx
+    slot_bytes = dims.n_text_layer * 2 * positions * dims.n_text_state * item_bytes
+    return Capacity(
+        n_slots=max(FEWEST_SLOTS, min(most_slots, int(free_bytes * SLOTS_SHARE) // slot_bytes)),
+        slot_bytes=slot_bytes,
+        features_bytes=dims.n_audio_ctx * dims.n_audio_state * item_bytes,
+        cache_bytes=min(MOST_CACHE_BYTES, int(free_bytes * CACHE_SHARE)),
+    )
+
+
+def free_memory() -> int:
+    if not hasattr(os, "sysconf"):
+        return UNKNOWN_MEMORY
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

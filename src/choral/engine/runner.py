@@ -1,0 +1,57 @@
+"""What the engine needs of whoever runs the network. Two exist: `torch_runner` and `ct2_runner`.
+
+A runner belongs to one thread. Each call takes some windows and answers for each of them; an exception out of a call
+means that nothing of it counts, so that the windows may be tried again one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from choral.engine.steps import Outcome
+from choral.engine.window import Decode, WindowAudio, Work
+
+
+@dataclass(frozen=True)
+class Start:
+    """A window that begins: its places, its encoded audio, and what is wanted."""
+
+    slots: tuple[int, ...]
+    features: Any  # of the runner's own kind
+    work: Decode
+    audio_key: bytes
+    is_watched: bool
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What was measured at the start."""
+
+    n_slots: int
+    slot_bytes: int
+    features_bytes: int  # of one encoder result
+    cache_bytes: int
+
+
+class Runner(Protocol):
+    name: str
+    device: str
+    compute_type: str
+    capacity: Capacity
+
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
+        """The features of each, in one pass."""
+
+    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+        """Runs prompts; the windows have taken their places afterwards."""
+
+    def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
+        """Goes on with the windows in these places: one token further, or to their end where it cannot stop."""
+
+    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+        """Aligns known texts, or detects languages, from features."""
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        """The window in these places has left."""

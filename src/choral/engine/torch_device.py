@@ -1,0 +1,42 @@
+"""Which device and precision torch uses, and how much room there is on it."""
+
+from __future__ import annotations
+
+import torch
+
+from choral.config import ComputeType
+from choral.engine.room import divide, free_memory
+from choral.engine.runner import Capacity
+from choral.errors import UsageError
+from choral.model.dims import ModelDims
+
+# What is kept between products; with int8 only the products themselves are made of bytes.
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.float32}
+# More rows than this gain a CPU nothing, and make each of them wait longer for its next token.
+MOST_SLOTS = {"cpu": 16, "cuda": 64}
+
+
+def pick_device(name: str) -> torch.device:
+    has_cuda = torch.cuda.is_available()
+    if name == "auto":
+        return torch.device("cuda" if has_cuda else "cpu")
+    if name.startswith("cuda") and not has_cuda:
+        raise UsageError(f"device {name}: torch finds no CUDA device here; use --device cpu, or auto")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
+    return device
+
+
+def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
+    if wanted == "auto":
+        return "float16" if device.type == "cuda" else "float32"
+    if wanted == "int8" and device.type != "cpu":
+        raise UsageError("compute type int8 is for CPUs with this engine; a GPU takes float16 or bfloat16")
+    return wanted
+
+
+def capacity_of(dims: ModelDims, device: torch.device, dtype: torch.dtype) -> Capacity:
+    """How many slots there are, and how many encoder results are kept, in the memory that is free now."""
+    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
+    return divide(free_bytes, dims, dtype.itemsize, MOST_SLOTS[device.type])

@@ -1,0 +1,180 @@
+"""Choral beside its peers: what is sent, who takes part, what is made of the figures, and the command itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from choral.audio.constants import SAMPLE_RATE, WINDOW_SAMPLES
+from choral.bench.calls import Run, send_all, send_together
+from choral.bench.contest import Contest, Standing
+from choral.bench.corpus import Clip
+from choral.bench.entrants import Setup, entrants, missing
+from choral.bench.load import Sound, joined, short_sounds, write_requests
+from choral.bench.speed import LoadReport, SpeedRow, check_bars, measure_load, speed_row
+from choral.bench.systems.hugging_tokenizer import make_tokenizer
+from choral.errors import AudioNotFound
+from choral.model.tokenizer import Tokenizer
+from choral.model.weights import open_checkpoint
+
+ONE_STEP = 1 / 2**15
+
+
+def hum(seconds: float, text: str | None = "hum", language: str | None = "en") -> Sound:
+    samples = 0.1 * np.sin(np.arange(round(seconds * SAMPLE_RATE), dtype=np.float32) / 20)
+    return Sound(samples.astype(np.float32), text, language)
+
+
+def row(system: str, speed: float, wer: float | None = 5.0) -> SpeedRow:
+    return SpeedRow(system, "", speed, wer, 1, (1.0,), (1.0,))
+
+
+def report(*rows: SpeedRow) -> LoadReport:
+    return LoadReport("a load", 10.0, 1, rows, ())
+
+
+def setup(model: Path, **given: object) -> Setup:
+    usual = Setup(model, "cpu", 2, ("float32", "int8"), ("torch", "ctranslate2"), 64, True, False)
+    return replace(usual, **given)  # type: ignore[arg-type]
+
+
+def test_no_request_is_the_same_as_another_and_the_noise_is_one_step(tmp_path: Path) -> None:
+    sound = hum(1.0)
+    rounds = [write_requests([sound, sound], tmp_path / str(seed), seed) for seed in (0, 1)]
+    heard = [request.samples() for requests in rounds for request in requests]
+    assert len({samples.tobytes() for samples in heard}) == 4
+    assert all(np.abs(samples - sound.samples).max() <= 1.51 * ONE_STEP for samples in heard)
+    again = write_requests([sound, sound], tmp_path / "again", 0)
+    assert [request.samples().tobytes() for request in again] == [samples.tobytes() for samples in heard[:2]]
+
+
+def test_clips_come_again_and_long_ones_are_left_out(tmp_path: Path) -> None:
+    sounds = [hum(1.0), hum(2.0), hum(31.0)]
+    requests = write_requests(sounds, tmp_path, 0)
+    clips = [Clip(str(i), Path(request.path), f"text {i}", "en") for i, request in enumerate(requests)]
+    assert [sound.text for sound in short_sounds(clips, 5)] == ["text 0", "text 1", "text 0", "text 1", "text 0"]
+    with pytest.raises(AudioNotFound, match="at most 30 s"):
+        short_sounds(clips[2:], 1)
+    assert sounds[2].samples.size > WINDOW_SAMPLES
+
+
+def test_a_long_recording_is_joined_with_its_texts() -> None:
+    whole = joined([hum(2.0, "one"), hum(3.0, "two")], 7.0)
+    assert (whole.text, whole.language, whole.duration_s) == ("one two one", "en", 8.5)
+    assert joined([hum(1.0, "a", "en"), hum(1.0, "b", "de")], 2.0).language is None
+
+
+def test_callers_get_their_own_answers_and_all_in_a_batch_wait_for_the_last() -> None:
+    run = send_all(lambda number: f"<{number}>", range(20), n_callers=8)
+    assert run.texts == tuple(f"<{number}>" for number in range(20))
+    assert len(run.latencies_s) == 20
+    assert max(run.latencies_s) <= run.wall_s
+    together = send_together(lambda numbers: [str(number) for number in numbers], [1, 2, 3])
+    assert (together.texts, together.latencies_s) == (("1", "2", "3"), (together.wall_s,) * 3)
+
+
+def test_a_family_has_the_settings_that_can_be_best(tiny_en_pt: Path) -> None:
+    specs = entrants(setup(tiny_en_pt))
+    settings = {spec.family: [own.setting for own in specs if own.family == spec.family] for spec in specs}
+    assert settings["faster-whisper int8"] == ["one after another", "64 threads, 1 worker", "64 threads, 2 workers"]
+    assert settings["openai-whisper float32"] == ["one after another"]
+    assert [name for name in settings if name.startswith("choral")] == [
+        "choral torch float32",
+        "choral torch int8",
+        "choral ctranslate2 float32",
+        "choral ctranslate2 int8",
+    ]
+    workers = [(own.n_workers, own.n_callers) for own in specs if own.family == "faster-whisper int8"]
+    assert workers == [(1, 1), (1, 64), (2, 64)]
+    long = entrants(setup(tiny_en_pt, is_long=True, n_callers=1))
+    assert [own.batch_size for own in long if own.family == "faster-whisper batched int8"] == [4, 8, 16]
+
+
+def test_whisper_cpp_takes_its_own_files_alone(tiny_en_pt: Path, tiny_ggml: Path) -> None:
+    note = "whisper.cpp is not shown: it needs a ggml file, and this model is not one"
+    assert note in missing(setup(tiny_en_pt))
+    assert note not in missing(setup(tiny_ggml))
+
+
+@pytest.mark.parametrize("text", ["Hello, world!", " It's 3 o'clock; don't!", " żółw 東京 🎵", "a  b\n c"])
+def test_the_tokenizer_for_other_libraries_is_the_same(tiny_en_pt: Path, text: str) -> None:
+    checkpoint = open_checkpoint(tiny_en_pt)
+    ours, theirs = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary), make_tokenizer(checkpoint)
+    assert theirs.encode(text).ids == ours.encode(text)
+    assert theirs.decode(ours.encode(text)) == text
+    assert theirs.token_to_id("<|startoftranscript|>") == ours.sot
+    assert theirs.token_to_id("<|0.00|>") == ours.timestamp_begin
+    assert theirs.get_vocab_size() == checkpoint.dims.n_vocab
+
+
+def test_a_row_is_the_median_of_rounds_and_all_their_errors(tiny_en_pt: Path) -> None:
+    spec = entrants(setup(tiny_en_pt))[0]
+    sounds = [hum(6.0, "red house"), hum(4.0, "green tree")]
+    runs = [
+        Run(("red house", f"green {last}"), (1.0, 1.0), wall_s, 1.0) for last, wall_s in (("tree", 1.0), ("x", 5.0))
+    ]
+    found = speed_row(Standing(spec, [*runs, runs[0]], peak_bytes=7), sounds)
+    assert (found.times_real_time, found.peak_bytes, found.rounds_s) == (10.0, 7, (1.0, 5.0, 1.0))
+    assert found.wer_percent == pytest.approx(100 / 12)
+    assert speed_row(Standing(spec, runs), [sounds[0], replace(sounds[1], text=None)]).wer_percent is None
+
+
+def test_bars_compare_the_best_of_each() -> None:
+    rows = [row("choral torch int8", 30.0, 5.2), row("choral torch float32", 20.0)]
+    peers = [row("faster-whisper int8", 19.0), row("faster-whisper batched int8", 10.0), row("openai-whisper", 5.0)]
+    bars = check_bars(report(*rows, *peers), report(*rows, row("faster-whisper int8", 29.0), peers[1]))
+    assert [(bar.value, bar.holds) for bar in bars] == [
+        (pytest.approx(30 / 19), True),
+        (pytest.approx(3.0), True),
+        (pytest.approx(0.2), False),
+        (None, None),
+    ]
+    assert str(bars[0]) == "short clips: at least 1.5 × faster-whisper's best (here 1.58): yes\n"
+    assert all(bar.holds is None for bar in check_bars(None, None))
+
+
+def test_a_system_that_fails_is_left_out_with_its_last_words(tmp_path: Path, tiny_en_pt: Path) -> None:
+    broken = setup(tmp_path / "no-such-model", compute_types=("float32",), engines=("torch",))
+    contest = Contest(tmp_path)
+    found = measure_load(broken, [hum(1.0)], [hum(1.0)], contest, 1, lambda name: name.startswith("choral"))
+    assert found.rows == ()
+    assert any(
+        note.startswith("choral torch float32 is not shown: ") and "no-such-model" in note for note in found.notes
+    )
+
+
+def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
+    """Whatever the texts: Choral and openai-whisper hear the same, so they are wrong in the same words."""
+    for index, path in enumerate(speech_clips[:2]):
+        shutil.copy(path, tmp_path / f"{index}.wav")
+        (tmp_path / f"{index}.txt").write_text("surely not what is said")
+    systems = "choral torch float32,openai-whisper,faster-whisper batched int8"
+    command = [sys.executable, "-m", "choral", "bench", "peers", str(tmp_path), "--model", str(tiny_en_pt)]
+    done = subprocess.run(
+        [*command, "--callers", "3", "--long", "12", "--rounds", "1", "--threads", "1", "--systems", systems],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    fields = json.loads(done.stdout.splitlines()[-1])
+    for load in (fields["short"], fields["long"]):
+        rows = {own["system"]: own for own in load["rows"]}
+        assert set(rows) == {"choral torch float32", "openai-whisper float32", "faster-whisper batched int8"}
+        assert all(own["times_real_time"] > 0 and own["peak_bytes"] > 50e6 for own in rows.values())
+        speeds = [own["times_real_time"] for own in load["rows"]]
+        assert speeds == sorted(speeds, reverse=True)
+    rates = {own["system"]: own["wer_percent"] for own in fields["short"]["rows"]}
+    assert rates["choral torch float32"] == rates["openai-whisper float32"] > 0
+    assert fields["short"]["n_requests"] == 3
+    assert [bar["holds"] is None for bar in fields["bars"]] == [False, False, False, False]
+    assert fields["machine"]["versions"].keys() > {"choral", "faster-whisper", "openai-whisper"}
+    assert "choral torch float32: " in done.stderr

@@ -1,0 +1,160 @@
+"""Ways to serve a model: each gives everybody their own text, and the command measures them all."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from choral.bench import plot
+from choral.bench.busy import BusyTime
+from choral.bench.calls import Run, Stages
+from choral.bench.contest import Standing
+from choral.bench.dispatcher import Dispatcher
+from choral.bench.load import Request
+from choral.bench.strategies import Plan, StageShares, StrategyReport, cells, row_of, shares, strategies
+from choral.bench.systems.ctranslate2_whisper import open_system
+from choral.bench.wer import normaliser, score
+from choral.errors import MissingDependency, UsageError
+from choral.remote.speech import Sample
+
+
+def plan(model: Path) -> Plan:
+    return Plan(model, "cpu", "float32", 2, ("torch", "ctranslate2"), 4)
+
+
+def test_time_in_which_two_are_busy_counts_once() -> None:
+    busy, both, over = BusyTime(), threading.Barrier(2), threading.Barrier(2)
+
+    def other() -> None:
+        with busy:
+            both.wait()
+            over.wait()
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    started_s = time.perf_counter()
+    both.wait()
+    with busy:
+        time.sleep(0.05)
+    assert busy.busy_s == 0.0  # the other one is still at work
+    over.wait()
+    thread.join()
+    assert 0.05 <= busy.busy_s <= time.perf_counter() - started_s + 0.05
+
+
+def test_a_dispatcher_takes_what_waits_up_to_its_size() -> None:
+    sizes: list[int] = []
+    is_taken, may_go = threading.Event(), threading.Event()
+
+    def serve(requests: Sequence[Request]) -> Iterator[str]:
+        sizes.append(len(requests))
+        is_taken.set()
+        may_go.wait()
+        yield from (request.path.upper() for request in requests)
+
+    dispatcher = Dispatcher(4, serve)
+    with ThreadPoolExecutor(9) as callers:
+        answers = [callers.submit(dispatcher.call, Request("r0", None))]
+        is_taken.wait()
+        answers += [callers.submit(dispatcher.call, Request(f"r{i}", None)) for i in range(1, 9)]
+        while dispatcher._waiting.qsize() < 8:
+            time.sleep(0.001)
+        may_go.set()
+        assert [answer.result() for answer in answers] == [f"R{i}" for i in range(9)]
+    assert sizes == [1, 4, 4]
+
+
+def test_a_batch_that_fails_is_told_and_the_next_one_is_served() -> None:
+    def serve(requests: Sequence[Request]) -> Iterator[str]:
+        if requests[0].path == "bad":
+            raise UsageError("no")
+        yield requests[0].path
+
+    dispatcher = Dispatcher(1, serve)
+    with pytest.raises(UsageError, match="no"):
+        dispatcher.call(Request("bad", None))
+    assert dispatcher.call(Request("good", None)) == "good"
+
+
+@pytest.mark.parametrize("index", range(5))
+def test_every_strategy_gives_everybody_their_own_text(
+    tiny_en_ct2: Path, librivox: tuple[Sample, ...], index: int
+) -> None:
+    spec = strategies(replace(plan(tiny_en_ct2), threads=1))[index]
+    run = open_system(spec).run([Request(str(sample.path), "en") for sample in librivox])
+    scores = [score(sample.text, text, normaliser("en")) for sample, text in zip(librivox, run.texts, strict=True)]
+    assert max(own.percent for own in scores) < 35
+    assert (run.stages is not None) == (spec.strategy in ("lock", "static"))
+    assert run.idle_share is not None
+    assert 0 <= run.idle_share < 0.9
+
+
+def test_a_row_has_medians_and_percentiles(tmp_path: Path) -> None:
+    spec = strategies(plan(tmp_path))[0]
+    stages = Stages(mel_s=1.0, encoder_s=2.0, decoder_s=5.0)
+    runs = [Run(("a", "b"), (0.5, wall_s), wall_s, 1.0, idle, stages) for wall_s, idle in ((1.0, 0.1), (4.0, 0.3))]
+    row = row_of(Standing(spec, [*runs, runs[0]], peak_bytes=2_000_000))
+    assert (row.requests_per_s, row.p50_s, row.idle_percent) == (2.0, 0.75, pytest.approx(10.0))
+    assert row.p95_s == pytest.approx(3.25)
+    assert row.stages == StageShares(12.5, 25.0, 62.5)
+    assert shares([None]) is None
+    heading, first = cells(StrategyReport((row,), ()))
+    assert dict(zip(heading, first, strict=True))["peak MB"] == "2"
+
+
+def test_strategies_share_the_threads(tmp_path: Path) -> None:
+    found = {spec.strategy or spec.engine: spec for spec in strategies(plan(tmp_path))}
+    assert list(found) == ["lock", "threads", "copies", "micro-batch", "static", "torch", "ctranslate2"]
+    assert (found["copies"].n_workers, found["micro-batch"].batch_size, found["static"].batch_size) == (2, 6, 16)
+    assert {spec.threads for spec in found.values()} == {2}
+
+
+def test_a_plot_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=r"such as chart\.png"):
+        plot.require_plot(tmp_path / "chart.svg")
+    with pytest.raises(UsageError, match="no folder"):
+        plot.require_plot(tmp_path / "none" / "chart.png")
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    with pytest.raises(MissingDependency, match=r"choral\[bench\]"):
+        plot.require_plot(tmp_path / "chart.png")
+
+
+def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_ct2: Path) -> None:
+    for path in speech_clips[:2]:
+        shutil.copy(path, tmp_path)
+    command = [sys.executable, "-m", "choral", "bench", "strategies", str(tmp_path), "--model", str(tiny_en_ct2)]
+    done = subprocess.run(
+        [*command, "--requests", "3", "--callers", "3", "--rounds", "1", "--threads", "1"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=dict(os.environ),
+    )
+    fields = json.loads(done.stdout.splitlines()[-1])
+    assert [row["name"] for row in fields["rows"]] == [
+        "one request after another",
+        "3 threads, one model",
+        "2 copies of the model, 1 thread each",
+        "micro-batches of 6, then one by one",
+        "static batches of 16",
+        "Choral, continuous (torch)",
+        "Choral, shared batches (ctranslate2)",
+    ]
+    for row in fields["rows"]:
+        assert 0 < row["p50_s"] <= row["p95_s"] <= sum(row["rounds_s"])
+        assert row["peak_bytes"] > 50e6
+    by_name = {row["name"]: row for row in fields["rows"]}
+    assert by_name["2 copies of the model, 1 thread each"]["peak_bytes"] > by_name["3 threads, one model"]["peak_bytes"]
+    assert sum(by_name["one request after another"]["stages"].values()) == pytest.approx(100, abs=0.01)
+    assert done.stdout.startswith("3 requests from 3 callers")

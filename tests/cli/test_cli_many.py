@@ -1,0 +1,230 @@
+"""Many files in one run: all of them in one engine, a bounded number open, and none lost when it is stopped."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import threading
+import time
+import wave
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import choral as package
+from choral import formats
+from choral.cli import sinks
+from choral.cli.crew import files_at_once
+from choral.cli.failures import Failures
+from choral.cli.inputs import expand
+from choral.cli.outputs import plan_outputs
+from choral.cli.sinks import FileSink
+from choral.cli.stoppable import Stopped, open_until
+from choral.cli.work import Request, Work
+from choral.storage import storage_errors
+from choral.types import SubtitleOptions, TranscribeOptions
+from terminal_screen import COMMAND
+
+Run = Callable[..., Any]
+REQUEST = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=True)
+QUICK_S = 20.0  # far below what is left to do, far above what a loaded machine takes to stop
+
+
+class Counted:
+    """A display that knows how many files were at work at once."""
+
+    def __init__(self) -> None:
+        self.n_at_work = self.most_at_work = 0
+
+    def start_file(self, label: str) -> Counted:
+        self.n_at_work += 1
+        self.most_at_work = max(self.most_at_work, self.n_at_work)
+        return self
+
+    def finish(self) -> None:
+        self.n_at_work -= 1
+
+    def advance(self, done_s: float, total_s: float) -> None: ...
+    def note(self, line: str) -> None: ...
+
+    def paused(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+@pytest.fixture(scope="module")
+def model(tiny_en_pt: Path) -> Iterator[package.Model]:
+    with package.load(tiny_en_pt, device="cpu") as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def texts(model: package.Model, speech_clips: list[Path]) -> list[str]:
+    """Of each clip alone."""
+    return [formats.text(model.transcribe(path)) for path in speech_clips]
+
+
+@pytest.fixture
+def clips(speech_clips: list[Path], tmp_path: Path) -> list[Path]:
+    return [Path(shutil.copy(path, tmp_path / f"clip{index}.wav")) for index, path in enumerate(speech_clips)]
+
+
+@pytest.fixture
+def talks(speech_clips: list[Path], tmp_path: Path) -> list[Path]:
+    """Two files of several minutes of real speech."""
+    paths = [tmp_path / "a.wav", tmp_path / "b.wav"]
+    for path in paths:
+        with wave.open(str(path), "wb") as joined:
+            joined.setparams((1, 2, 16_000, 0, "NONE", ""))
+            for clip in speech_clips * 20:
+                with wave.open(str(clip), "rb") as file:
+                    joined.writeframes(file.readframes(file.getnframes()))
+    return paths
+
+
+@pytest.fixture
+def silent_pipe() -> Iterator[int]:
+    """The end to read from of a pipe into which nobody writes."""
+    reading, writing = os.pipe()
+    yield reading
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.parametrize("most_at_once", [None, 2, 1])
+def test_files_share_the_engine_and_their_texts_are_those_of_each_alone(
+    model: package.Model, texts: list[str], clips: list[Path], tmp_path: Path, most_at_once: int | None
+) -> None:
+    inputs = expand(map(str, clips)).found
+    display = Counted()
+    sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
+    before = model.stats
+    assert Work(model, sink, display, REQUEST, Failures(), most_at_once).run(inputs) == 0
+    after = model.stats
+    assert [(tmp_path / f"{path.stem}.txt").read_text() for path in clips] == texts
+    assert display.most_at_work == min(most_at_once or files_at_once("cpu"), len(clips))
+    assert (after.rows - before.rows > after.steps - before.steps) is (most_at_once != 1)
+
+
+def test_options_that_the_model_cannot_do_are_told_once(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
+    result = choral("transcribe", *clips, "--model", tiny_en_pt, "--device", "cpu", "--beam-size", "64")
+    assert (result.code, result.out) == (2, "")
+    assert re.fullmatch(r"choral: 64 beams [^\n]* lower --beam-size or --best-of\n", result.errors)
+
+
+def test_failures_of_several_kinds_give_the_same_code_in_any_order(
+    choral: Run, clips: list[Path], tiny_en_pt: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "bad.mp3").write_bytes(b"no sound" * 100)
+    (tmp_path / "out/clip1.txt").mkdir(parents=True)
+    result = choral("transcribe", *clips[:2], "bad.mp3", "--model", tiny_en_pt, "--output-dir", "out")
+    assert result.code == 1
+    told = sorted(result.errors.splitlines())
+    assert told[0].startswith(f"choral: {clips[1]}: its text went to standard output")
+    assert "Is a directory" in told[1]
+    assert told[2].startswith("choral: bad.mp3 is not audio")
+    assert (tmp_path / "out/clip0.txt").read_text()
+
+
+def test_control_c_keeps_what_was_decided_of_every_file(
+    terminal: Run, talks: list[Path], tiny_en_pt: Path, tmp_path: Path
+) -> None:
+    run = terminal("transcribe", *(path.name for path in talks), "--model", tiny_en_pt, "--format", "text,srt")
+    moves = r"^{}\.wav +[━╸╺]+ (1:|0:[1-9])\d* of"
+    run.wait_for(lambda screen: all(screen.shows(moves.format(name)) for name in "ab"))
+    asked_s = time.monotonic()
+    run.interrupt()
+    assert run.finish() == 130
+    assert time.monotonic() - asked_s < QUICK_S
+    assert run.screen.lines == [
+        "choral: stopped; 0 of 2 done; what was decided of a.wav is in a.partial.txt, .srt, "
+        "of b.wav is in b.partial.txt, .srt"
+    ]
+    for path in talks:
+        assert len((tmp_path / f"{path.stem}.partial.txt").read_text().split()) > 3
+        assert "-->" in (tmp_path / f"{path.stem}.partial.srt").read_text()
+
+
+def test_control_c_does_not_wait_for_a_pipe(
+    terminal: Run, clips: list[Path], tiny_en_pt: Path, silent_pipe: int, tmp_path: Path
+) -> None:
+    os.mkfifo(tmp_path / "pipe.wav")
+    run = terminal("transcribe", "clip0.wav", "-", "pipe.wav", "--model", tiny_en_pt, stdin=silent_pipe)
+    run.wait_for(lambda screen: screen.shows(r"^clip0\.wav → clip0\.txt") and screen.shows(r"^stdin +[━╸╺]"))
+    run.interrupt()
+    assert run.finish() == 130
+    assert run.screen.lines[1:] == ["choral: stopped; 1 of 3 done"]
+
+
+def test_bars_fit_on_a_small_screen(terminal: Run, tiny_en_pt: Path, tmp_path: Path) -> None:
+    names = [f"{number:02d}.wav" for number in range(20)]
+    for name in names:
+        os.mkfifo(tmp_path / name)
+    run = terminal("transcribe", *names, "--model", tiny_en_pt, "--device", "cpu", height=8)
+    run.wait_for(lambda screen: screen.shows(r"^04\.wav") and screen.shows(r"^all files +[━╸╺]+ 0 of 20 done"))
+    assert [line[:6] for line in run.screen.lines] == [*names[:5], "all fi"]
+    run.interrupt()
+    assert run.finish() == 130
+
+
+def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
+    clips: list[Path],
+    texts: list[str],
+    tiny_en_pt: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def write_nothing(path: Path, content: str) -> None:
+        with storage_errors(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sinks, "write_file", write_nothing)
+    inputs = expand(map(str, clips)).found
+    with package.load(tiny_en_pt) as model:
+        sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
+        assert Work(model, sink, Counted(), REQUEST, Failures()).run(inputs) == 5
+    shown = capsys.readouterr()
+    printed = re.findall(r"choral: (.*): its text went to standard output instead", shown.err)
+    assert printed
+    rest = shown.out
+    for path in map(Path, printed):
+        lines = texts[clips.index(path)].splitlines(keepends=True)
+        decided = ["".join(lines[:n]) for n in range(len(lines), 0, -1)]
+        rest = rest.removeprefix(next(text for text in decided if rest.startswith(text)))
+    assert rest == ""
+    assert shown.err.splitlines()[-1] == f"choral: stopped, because no result can be written; 0 of {len(clips)} done"
+
+
+def test_no_room_for_temporary_files_ends_the_run(clips: list[Path], tiny_en_pt: Path, tmp_path: Path) -> None:
+    """With two at once, what is longer than half of what one alone may keep in memory goes to a temporary file."""
+    with wave.open(str(tmp_path / "long.wav"), "wb") as long:
+        long.setparams((1, 2, 16_000, 0, "NONE", ""))
+        long.writeframes(bytes(2 * 16_000 * 700))
+    command = [*COMMAND, "transcribe", "clip0.wav", "long.wav", "--model", str(tiny_en_pt), "--output-dir", "out"]
+    limited = ["sh", "-c", f"ulimit -f 64 && exec {shlex.join(command)}"]
+    done = subprocess.run(limited, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    told, error = done.stderr.splitlines()
+    assert re.match(r"choral: stopped; [01] of 2 done", told)
+    assert re.match(r"choral: cannot write a temporary file in .* \(File too large\): set TMPDIR to ", error)
+
+
+def test_a_recording_that_nobody_wants_any_more_gives_no_samples(clips: list[Path]) -> None:
+    over = threading.Event()
+    with open_until(over, str(clips[0]), max_memory_s=1.0) as recording:
+        assert recording.samples(0, 100).size == 100
+        over.set()
+        with pytest.raises(Stopped):
+            recording.samples(0, 100)
+        with pytest.raises(Stopped):
+            open_until(over, str(clips[0]), max_memory_s=1.0)
+        with open_until(over, np.zeros(100, np.float32), max_memory_s=1.0) as made, pytest.raises(Stopped):
+            next(made.pieces(10))

@@ -1,0 +1,171 @@
+"""A runner without a network, for faults and time: windows say as much as the test plans, and fail when it says so.
+
+It checks what the engine promises to runners: no place is taken twice, nothing is decoded that has not begun, and no
+audio is encoded that is still known.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from choral.config import EngineSettings
+from choral.engine.engine import Engine
+from choral.engine.runner import Capacity, Start
+from choral.engine.steps import Failed, Finished, Ongoing, Outcome
+from choral.engine.window import Align, Aligned, Decode, Decoded, DetectLanguage, Languages, Window, WindowAudio
+from choral.engine.window import Work as AnyWork
+from choral.errors import WindowFailed
+
+FEATURES_BYTES = 10
+SOON_S = 20
+Fault = Literal["raise", "answer"]  # the whole call fails, or one window in it
+
+
+@dataclass
+class Plan:
+    """What becomes of a window; windows are known by the seed of their work."""
+
+    n_tokens: int = 3
+    fault: Fault | None = None
+
+
+@dataclass
+class Running:
+    start: Start
+    tokens: tuple[int, ...] = ()
+
+
+@dataclass
+class Clock:
+    """Stands for the module `time`."""
+
+    now_s: float = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now_s
+
+
+@dataclass
+class Seconds:
+    """What calls take on the clock."""
+
+    encode: float = 0.0  # each audio
+    decode: float = 0.001  # a step of any other kind
+    row: float = 0.0  # each row of a decoder step, besides
+
+
+def silent(call: str) -> None:
+    pass
+
+
+@dataclass
+class FakeRunner:
+    n_slots: int = 8
+    n_cached: int = 4
+    seconds: Seconds = field(default_factory=Seconds)
+    clock: Clock = field(default_factory=Clock)
+    plans: dict[int, Plan] = field(default_factory=dict)
+    bad_audio: set[bytes] = field(default_factory=set)
+    on_call: Callable[[str], None] = silent  # may wait: then the step takes that long
+    known: Container[bytes] = ()  # audio that must not be encoded again
+    encoded: list[int] = field(default_factory=list)  # how many audios each call had
+    running: dict[tuple[int, ...], Running] = field(default_factory=dict)
+    name: str = "fake"
+    device: str = "cpu"
+    compute_type: str = "float32"
+
+    @property
+    def capacity(self) -> Capacity:
+        return Capacity(self.n_slots, 1000, FEATURES_BYTES, self.n_cached * FEATURES_BYTES)
+
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[bytes]:
+        self.on_call("encode")
+        self.clock.now_s += self.seconds.encode * len(audios)
+        keys = [audio.key for audio in audios]
+        assert len(set(keys)) == len(keys) > 0
+        assert not any(key in self.known for key in keys)
+        if self.bad_audio.intersection(keys):
+            raise RuntimeError("out of memory")
+        self.encoded.append(len(keys))
+        return keys
+
+    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+        self.on_call("prefill")
+        self.clock.now_s += self.seconds.decode
+        taken = [slot for slots in self.running for slot in slots]
+        wanted = [slot for start in starts for slot in start.slots]
+        assert len({*taken, *wanted}) == len(taken) + len(wanted) <= self.n_slots
+        assert all(start.features == start.audio_key for start in starts)
+        self.check_faults([self.plan(start.work) for start in starts])
+        self.running |= {start.slots: Running(start) for start in starts}
+        return [self.advance(self.running[start.slots]) for start in starts]
+
+    def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
+        self.on_call("decode")
+        assert len(set(windows)) == len(windows) > 0
+        self.clock.now_s += self.seconds.decode + self.seconds.row * sum(map(len, windows))
+        self.check_faults([self.plan(self.running[slots].start.work) for slots in windows])
+        return [self.advance(self.running[slots]) for slots in windows]
+
+    def align(self, known: Sequence[tuple[Any, AnyWork[Any]]]) -> Sequence[Outcome]:
+        self.on_call("align")
+        self.clock.now_s += self.seconds.decode
+        self.check_faults([self.plan(work) for _, work in known])
+        return [self.answer(work) for _, work in known]
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        self.running.pop(slots, None)
+
+    def plan(self, work: AnyWork[Any]) -> Plan:
+        number = work.seed if isinstance(work, Decode) else work.text_tokens[0] if isinstance(work, Align) else -1
+        return self.plans.setdefault(number, Plan())
+
+    def check_faults(self, plans: Sequence[Plan]) -> None:
+        if any(plan.fault == "raise" for plan in plans):
+            raise RuntimeError("the device is lost")
+
+    def advance(self, running: Running) -> Outcome:
+        plan = self.plan(running.start.work)
+        if plan.fault == "answer":
+            return Failed(WindowFailed("not a number"))
+        running.tokens = (*running.tokens, len(running.tokens))
+        if len(running.tokens) >= plan.n_tokens:
+            return Finished(Decoded(running.tokens, -0.5, 0.1))
+        return Ongoing(running.tokens if running.start.is_watched else None)
+
+    def answer(self, work: AnyWork[Any]) -> Outcome:
+        if self.plan(work).fault == "answer":
+            return Failed(WindowFailed("not a number"))
+        if isinstance(work, DetectLanguage):
+            return Finished(Languages({"en": 1.0}))
+        return Finished(Aligned(np.zeros((1, 1, 1), np.float32), 1, np.ones(1, np.float32)))
+
+
+def audio(number: int) -> WindowAudio:
+    return WindowAudio(np.full(4, number, np.float32), lead=0, n_mel_frames=1, mel_peak=None)
+
+
+class Gate:
+    """Holds the engine's thread at the start of calls of one kind, until it is opened."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        self.is_reached, self.is_open = threading.Event(), threading.Event()
+
+    def __call__(self, call: str) -> None:
+        if call == self.call:
+            self.is_reached.set()
+            assert self.is_open.wait(SOON_S)
+
+
+def window(number: int, n_slots: int = 1) -> Window[Decoded]:
+    return Window(audio(number), Decode(seed=number, n_candidates=n_slots))
+
+
+def engine_on(runner: FakeRunner, **settings: Any) -> Engine:
+    return Engine(runner, EngineSettings(**settings))

@@ -1,0 +1,138 @@
+"""Giving windows up, draining, closing and forgetting an engine, without a network."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import weakref
+from concurrent.futures import CancelledError
+
+import pytest
+
+from choral.engine.engine import Engine
+from choral.engine.window import Decode, Window
+from choral.errors import EngineClosed
+from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window
+
+# Giving up
+
+
+def test_a_window_given_up_before_it_begins_is_never_run(engine: Engine, runner: FakeRunner):
+    runner.on_call = gate = Gate("encode")
+    first, second = engine.submit(window(1)), engine.submit(window(2))
+    assert gate.is_reached.wait(SOON_S)
+    engine.cancel(second)
+    gate.is_open.set()
+    with pytest.raises(CancelledError):
+        second.result(SOON_S)
+    assert first.result(SOON_S).tokens == (0, 1, 2)
+    assert engine.drain(SOON_S)
+    assert runner.encoded == [1]
+
+
+def test_a_window_given_up_while_it_is_decoded_frees_its_places(engine: Engine, runner: FakeRunner):
+    runner.plans[1] = Plan(n_tokens=10**9)
+    endless = engine.submit(window(1, n_slots=8), watch=True)
+    next(endless.updates())
+    all_places = engine.submit(window(2, n_slots=8))
+    engine.cancel(endless)
+    assert all_places.result(SOON_S).tokens == (0, 1, 2)
+    with pytest.raises(CancelledError):
+        endless.result(SOON_S)
+
+
+def test_giving_up_what_is_done_changes_nothing(engine: Engine):
+    done = engine.submit(window(1))
+    assert done.result(SOON_S)
+    engine.cancel(done)
+    assert done.result(SOON_S).tokens == (0, 1, 2)
+    assert engine.submit(window(2)).result(SOON_S)
+    assert engine.stats.windows == 2
+
+
+def test_a_task_that_is_cancelled_gives_its_window_up(engine: Engine, runner: FakeRunner):
+    runner.on_call = gate = Gate("encode")
+    engine.submit(window(1))
+    assert gate.is_reached.wait(SOON_S)
+    pending = engine.submit(window(2))
+
+    async def ask() -> None:
+        task = asyncio.ensure_future(asyncio.wait_for(pending, timeout=0.01))
+        with pytest.raises(TimeoutError):
+            await task
+
+    asyncio.run(ask())
+    gate.is_open.set()
+    assert engine.drain(SOON_S)
+    assert pending.cancelled()
+    assert runner.encoded == [1]
+
+
+# Ending
+
+
+def test_draining_refuses_new_windows_and_waits(engine: Engine, runner: FakeRunner):
+    runner.on_call = gate = Gate("encode")
+    futures = [engine.submit(window(i)) for i in range(5)]
+    assert gate.is_reached.wait(SOON_S)
+    assert engine.drain(0.01) is False
+    with pytest.raises(EngineClosed):
+        engine.submit(window(9))
+    gate.is_open.set()
+    assert engine.drain() is True
+    assert [future.result(0).tokens for future in futures] == [(0, 1, 2)] * 5
+
+
+def test_closing_fails_what_is_under_way(runner: FakeRunner):
+    engine = engine_on(runner)
+    runner.plans[1] = Plan(n_tokens=10**9)
+    begun = engine.submit(window(1), watch=True)
+    next(begun.updates())
+    waiting = [engine.submit(window(2, n_slots=8)) for _ in range(3)]
+    engine.close()
+    for future in [begun, *waiting]:
+        assert isinstance(future.exception(0), EngineClosed)
+    engine.close()
+    with pytest.raises(EngineClosed):
+        engine.submit(window(3))
+
+
+def engine_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name == "choral-engine"}
+
+
+def test_a_forgotten_engine_ends_its_thread(runner: FakeRunner):
+    before = engine_threads()
+    engine = engine_on(runner)
+    (thread,) = engine_threads() - before
+    runner.plans[1] = Plan(n_tokens=10**9)
+    pending = engine.submit(window(1))
+    del engine
+    gc.collect()
+    thread.join(SOON_S)
+    assert not thread.is_alive()
+    assert isinstance(pending.exception(0), EngineClosed)
+
+
+def test_a_closed_engine_lets_go_of_its_runner():
+    runner = FakeRunner()
+    engine = engine_on(runner)
+    engine.submit(window(1)).result(SOON_S)
+    engine.close()
+    kept = weakref.ref(runner)
+    del runner
+    gc.collect()
+    assert kept() is None
+
+
+def test_windows_that_are_done_are_not_kept(engine: Engine):
+    def ask(number: int) -> weakref.ref[object]:
+        sound = audio(number)
+        engine.submit(Window(sound, Decode())).result(SOON_S)
+        return weakref.ref(sound)
+
+    sounds = [ask(number) for number in range(10)]
+    engine.submit(window(99)).result(SOON_S)  # the engine's thread itself holds on to the newest
+    gc.collect()
+    assert [sound() for sound in sounds] == [None] * 10

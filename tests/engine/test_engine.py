@@ -1,0 +1,168 @@
+"""The engine's promises to its callers, without a network: waiting, watching, refusing, telling."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from concurrent.futures import CancelledError
+from typing import Any
+
+import pytest
+
+from choral.engine.engine import Engine
+from choral.engine.steps import Decode as DecodeStep
+from choral.engine.window import Align, Caller, Decoded, DetectLanguage, Window
+from choral.engine.worker import StepRecord
+from choral.errors import QueueFull, UsageError, WindowFailed
+from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window
+
+# Waiting for results
+
+
+def test_results_can_be_waited_for(engine: Engine):
+    futures = [engine.submit(window(i)) for i in range(20)]
+    assert [future.result(SOON_S) for future in futures] == [Decoded((0, 1, 2), -0.5, 0.1)] * 20
+    assert engine.stats.windows == 20
+    assert engine.stats.failed == engine.stats.waiting == 0
+
+
+def test_results_can_be_awaited(engine: Engine, runner: FakeRunner):
+    runner.plans[3] = Plan(fault="answer")
+
+    async def ask(number: int) -> Decoded:
+        return await engine.submit(window(number))
+
+    async def ask_all() -> list[Decoded | BaseException]:
+        return await asyncio.gather(*[ask(i) for i in range(5)], return_exceptions=True)
+
+    found = asyncio.run(ask_all())
+    assert isinstance(found.pop(3), WindowFailed)
+    assert found == [Decoded((0, 1, 2), -0.5, 0.1)] * 4
+
+
+def test_other_work_has_other_results(engine: Engine):
+    text = Align(text_tokens=(1,), n_frames=10, language="en", task="transcribe")
+    assert engine.submit(Window(audio(1), DetectLanguage())).result(SOON_S).best == "en"
+    assert engine.submit(Window(audio(1), text)).result(SOON_S).token_probs.tolist() == [1.0]
+    assert (engine.stats.encoded, engine.stats.cache_hits) == (1, 1)
+
+
+# Watching
+
+
+def test_tokens_can_be_watched(engine: Engine, runner: FakeRunner):
+    runner.plans[1] = Plan(n_tokens=5)
+    pending = engine.submit(window(1), watch=True)
+    seen = list(pending.updates())
+    assert pending.done()
+    assert seen == [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4)]
+    assert pending.result(0).tokens == seen[-1]
+
+
+@pytest.mark.parametrize("fault", ["raise", "answer"])
+def test_whoever_watches_a_window_that_fails_is_told(engine: Engine, runner: FakeRunner, fault: Any):
+    runner.plans[1] = Plan(fault=fault)
+    pending = engine.submit(window(1), watch=True)
+    assert list(pending.updates()) == []
+    assert isinstance(pending.exception(SOON_S), WindowFailed)
+
+
+def test_whoever_watches_a_window_that_is_given_up_is_told(engine: Engine, runner: FakeRunner):
+    runner.plans[1] = Plan(n_tokens=10**9)
+    pending = engine.submit(window(1), watch=True)
+    updates = pending.updates()
+    next(updates)
+    engine.cancel(pending)
+    list(updates)
+    assert isinstance(pending.exception(SOON_S), CancelledError)
+
+
+def test_a_watcher_that_never_reads_slows_nobody(engine: Engine, runner: FakeRunner):
+    runner.plans[1] = runner.plans[2] = Plan(n_tokens=448)
+    unread, other = engine.submit(window(1), watch=True), engine.submit(window(2))
+    assert len(other.result(SOON_S).tokens) == len(unread.result(SOON_S).tokens) == 448
+    assert len(list(unread.updates())) == 448  # all there, in case somebody comes
+
+
+# Refusing
+
+
+def test_new_callers_are_refused_when_the_queue_is_full(runner: FakeRunner):
+    engine = engine_on(runner, queue_limit=3)
+    runner.on_call = gate = Gate("encode")
+    known = Caller()
+    futures = [engine.submit(window(0), known)]
+    assert gate.is_reached.wait(SOON_S)
+    futures += [engine.submit(window(i)) for i in range(1, 4)]
+    with pytest.raises(QueueFull, match="3 windows"):
+        engine.submit(window(4))
+    with pytest.raises(QueueFull):
+        engine.submit(window(4), Caller())
+    futures += [engine.submit(window(i), known) for i in range(5, 9)]
+    gate.is_open.set()
+    assert all(future.result(SOON_S) for future in futures)
+    assert engine.submit(window(10)).result(SOON_S)
+    engine.close()
+
+
+def test_more_beams_than_places_are_refused(engine: Engine):
+    with pytest.raises(UsageError, match=r"9 beams .* room for 8.*--beam-size"):
+        engine.submit(window(1, n_slots=9))
+    assert engine.submit(window(1, n_slots=8)).result(SOON_S)
+
+
+def test_audio_that_cannot_be_encoded_fails_alone(engine: Engine, runner: FakeRunner):
+    runner.on_call = gate = Gate("encode")
+    futures = [engine.submit(window(0))]
+    assert gate.is_reached.wait(SOON_S)
+    runner.bad_audio.add(audio(3).key)
+    futures += [engine.submit(window(i)) for i in range(1, 6)]
+    gate.is_open.set()
+    failed = futures.pop(3)
+    assert isinstance(failed.exception(SOON_S), WindowFailed)
+    assert "out of memory" in str(failed.exception())
+    assert [future.result(SOON_S).tokens for future in futures] == [(0, 1, 2)] * 5
+    assert engine.stats.failed == 1
+
+
+# Telling
+
+
+def test_it_says_what_it_found(runner: FakeRunner, caplog: pytest.LogCaptureFixture):
+    with caplog.at_level(logging.INFO, logger="choral.engine"):
+        engine_on(runner).close()
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        "fake on cpu in float32: encoder budget 32,768 frames, at most 21 windows a step; "
+        "8 slots of 0.0 MB; encoder cache 0.0 MB"
+    )
+
+
+def test_the_largest_step_is_tried_first(runner: FakeRunner):
+    engine = engine_on(runner, warm_up=True, encoder_budget=6_000)
+    assert runner.encoded == [4, 4]
+    assert not runner.running
+    assert engine._worker.scheduler.decode_cost.is_known
+    assert engine.submit(window(1, n_slots=8)).result(SOON_S)
+    engine.close()
+
+
+def test_steps_can_be_observed(engine: Engine):
+    records: list[StepRecord] = []
+    engine.observe(records.append)
+    engine.submit(window(1)).result(SOON_S)
+    assert [type(record.step).__name__ for record in records] == ["Encode", "Prefill", "Decode", "Decode"]
+    assert all(record.run_s >= 0 and record.scheduling_s >= 0 for record in records)
+    stats = engine.stats
+    assert (stats.encoder_steps, stats.steps, stats.rows) == (1, 2, 2)
+    assert isinstance(records[-1].step, DecodeStep)
+
+
+def test_audio_can_be_forgotten(engine: Engine):
+    engine.submit(window(1)).result(SOON_S)
+    engine.submit(window(1)).result(SOON_S)
+    assert engine.stats.encoded == 1
+    assert engine.stats.cache_bytes == 10
+    engine.forget_audio()
+    engine.submit(window(1)).result(SOON_S)
+    assert engine.stats.encoded == 2

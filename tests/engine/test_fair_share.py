@@ -1,0 +1,125 @@
+"""Accounts of callers: the least served first, newcomers level, classes weighted."""
+
+from __future__ import annotations
+
+import pytest
+
+from choral.engine.fair_share import Account, FairShare
+from choral.engine.steps import Job, Pending
+from choral.engine.window import Caller, Decode, Window
+from fake_runner import audio
+
+
+def with_window(fair: FairShare, caller: Caller) -> Account:
+    fair.add(Job(Window(audio(0), Decode()), caller, Pending()))
+    return fair.account(caller)
+
+
+def served(fair: FairShare, *seconds_of: tuple[Account, float]) -> None:
+    fair.move_clocks([account for account, _ in seconds_of])
+    for account, seconds in seconds_of:
+        fair.charge(account, seconds)
+
+
+def in_line(fair: FairShare, some: Account) -> list[Account]:
+    line = fair.line(some)
+    found = []
+    while (account := line.pop()) is not None:
+        found.append(account)
+    for account in found:
+        line.put(account)
+    return found
+
+
+def test_the_least_served_is_first_and_then_who_came_first():
+    fair = FairShare()
+    a, b, c = (with_window(fair, Caller()) for _ in range(3))
+    assert in_line(fair, a) == [a, b, c]
+    served(fair, (a, 2.0))
+    served(fair, (b, 1.0))
+    assert in_line(fair, a) == [c, b, a]
+
+
+def test_an_account_stands_in_line_once_and_only_while_it_waits():
+    fair = FairShare()
+    caller = Caller()
+    account = with_window(fair, caller)
+    with_window(fair, caller)
+    assert in_line(fair, account) == [account]
+    account.waiting.clear()
+    assert in_line(fair, account) == []
+    with_window(fair, caller)
+    assert in_line(fair, account) == [account]
+
+
+def test_a_charge_moves_an_account_that_stands_in_line():
+    fair = FairShare()
+    a, b = with_window(fair, Caller()), with_window(fair, Caller())
+    assert fair.line(a).pop() is a
+    fair.line(a).put(a)
+    served(fair, (a, 1.0))
+    assert fair.line(a).pop() is b
+
+
+def test_a_newcomer_is_level_with_the_least_served_of_the_last_step():
+    fair = FairShare()
+    much, little = with_window(fair, Caller()), with_window(fair, Caller())
+    for _ in range(10):
+        served(fair, (much, 0.9), (little, 0.1))
+    newcomer = with_window(fair, Caller())
+    assert newcomer.served_s == pytest.approx(0.9)  # nine steps of the one that had little
+    assert in_line(fair, newcomer)[0] is newcomer
+
+
+def test_nobody_saves_up_time_by_staying_away():
+    fair = FairShare()
+    caller = Caller()
+    away, here = with_window(fair, caller), with_window(fair, Caller())
+    away.waiting.clear()
+    fair.close_if_empty(away)
+    for _ in range(5):
+        served(fair, (here, 1.0))
+    assert with_window(fair, caller).served_s == 4.0
+
+
+def test_the_clock_never_goes_back():
+    fair = FairShare()
+    a, b = with_window(fair, Caller()), with_window(fair, Caller())
+    served(fair, (a, 5.0))
+    served(fair, (a, 5.0))
+    served(fair, (b, 1.0))
+    assert with_window(fair, Caller()).served_s == 5.0
+
+
+def test_an_account_closes_with_its_last_window():
+    fair = FairShare()
+    account = with_window(fair, Caller())
+    job = account.waiting.popleft()
+    account.entered[job] = None
+    fair.close_if_empty(account)
+    assert fair.accounts() == [account]
+    del account.entered[job]
+    fair.close_if_empty(account)
+    assert fair.accounts() == []
+
+
+def test_interactive_callers_are_charged_a_quarter():
+    fair = FairShare()
+    batch, interactive = with_window(fair, Caller("batch")), with_window(fair, Caller("interactive"))
+    lines = {line: name for name, line in fair.lines.items()}
+    order = []
+    for _ in range(10):
+        first = fair.in_turn()[0]
+        order.append(lines[first][0])
+        served(fair, (interactive if lines[first] == "interactive" else batch, 1.0))
+    assert "".join(order) == "ibiiiibiii"
+
+
+def test_a_class_that_was_empty_starts_level():
+    fair = FairShare()
+    batch = with_window(fair, Caller("batch"))
+    served(fair, (batch, 100.0))
+    interactive = with_window(fair, Caller("interactive"))
+    assert fair.line(interactive).served_s == 100.0
+    served(fair, (interactive, 1.0))
+    assert fair.in_turn() == [fair.line(batch), fair.line(interactive)]

@@ -1,0 +1,206 @@
+"""The engine with the real tiny model: audio is encoded once, tokens are seen on their way, bad windows fail alone."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from choral.engine.window import Align, Caller, Decode, Decoded, DetectLanguage, Window, WindowAudio
+from choral.errors import UsageError, WindowFailed
+from real_model import Loaded, alone
+
+SOON_S = 120
+FELLOW_AMERICANS = " And so my fellow Americans ask not what your country can do for you"
+
+
+@pytest.fixture
+def english(tiny: Loaded) -> Decode:
+    return Decode(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=30)
+
+
+def fresh(audio: WindowAudio, number: int) -> WindowAudio:
+    """The same sound to an ear, another to the cache."""
+    return alone(np.concatenate([audio.samples, np.full(number, 1e-9, np.float32)]))
+
+
+def together(tiny: Loaded, windows: list[Window[Any]]) -> list[Any]:
+    """Submitted at once while the engine is busy, so that they share its steps."""
+    caller = Caller()
+    return [tiny.engine.submit(window, caller) for window in windows]
+
+
+# Encoded once
+
+
+def test_the_same_audio_is_encoded_once_whatever_is_asked(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+    audio = fresh(speech[0], 1)
+    tokens = tuple(tiny.tokenizer.encode(FELLOW_AMERICANS))
+    works = [
+        DetectLanguage(),
+        english,
+        replace(english, temperature=0.4),  # a fallback
+        replace(english, temperature=0.8, n_candidates=3),
+        replace(english, n_candidates=5),
+        Align(text_tokens=tokens, n_frames=550, language="en", task="transcribe"),
+    ]
+    before = tiny.engine.stats
+    for work in works:
+        tiny.engine.submit(Window(audio, work)).result(SOON_S)
+    for future in together(tiny, [Window(fresh(speech[0], 1), work) for work in works]):
+        future.result(SOON_S)
+    after = tiny.engine.stats
+    assert after.encoded - before.encoded == 1
+    assert after.encoder_steps - before.encoder_steps == 1
+    assert after.cache_hits - before.cache_hits == 2 * len(works) - 1
+
+
+# Watched
+
+
+def test_greedy_tokens_are_seen_one_by_one(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+    pending = tiny.engine.submit(Window(speech[0], english), watch=True)
+    seen = list(pending.updates())
+    result = pending.result(0)
+    assert FELLOW_AMERICANS[:27] in tiny.tokenizer.decode(result.tokens)
+    grown = sorted(set(seen), key=len)
+    assert seen[: len(grown)] == grown == [result.tokens[:n] for n in range(1, len(grown) + 1)]
+    assert len(grown) >= len(result.tokens) - 1
+    assert seen[-1] == result.tokens
+
+
+def test_the_last_beams_that_are_seen_are_the_result(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+    for audio in speech[:3]:
+        pending = tiny.engine.submit(Window(audio, replace(english, n_candidates=4)), watch=True)
+        seen = list(pending.updates())
+        assert seen[-1] == pending.result(0).tokens
+        assert len(seen) > 5
+
+
+def test_watching_changes_nothing(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+    work = replace(english, temperature=0.7, n_candidates=3)
+    unwatched = tiny.engine.submit(Window(speech[1], work)).result(SOON_S)
+    assert tiny.engine.submit(Window(speech[1], work), watch=True).result(SOON_S) == unwatched
+
+
+# Given up
+
+
+def test_a_window_given_up_while_decoded_is_gone_at_the_next_step(
+    tiny: Loaded, speech: list[WindowAudio], english: Decode
+):
+    n_slots = tiny.engine.capacity.n_slots
+    begun = tiny.engine.submit(Window(speech[0], replace(english, n_candidates=n_slots)), watch=True)
+    next(begun.updates())
+    tiny.engine.cancel(begun)
+    with pytest.raises(CancelledError):
+        begun.result(SOON_S)
+    whole_room = Window(speech[1], replace(english, n_candidates=n_slots, max_tokens=2))
+    assert tiny.engine.submit(whole_room).result(SOON_S).tokens
+
+
+# Fails alone
+
+
+def spoilt(audio: WindowAudio, value: float) -> WindowAudio:
+    samples = audio.samples.copy()
+    samples[1000] = value
+    return alone(samples)
+
+
+BAD: dict[str, tuple[Callable[[WindowAudio, Decode], Window[Any]], type[Exception]]] = {
+    "not a number": (lambda audio, work: Window(spoilt(audio, np.nan), work), WindowFailed),
+    "infinite": (lambda audio, work: Window(spoilt(audio, np.inf), work), WindowFailed),
+    "not a number, beams": (
+        lambda audio, work: Window(spoilt(audio, np.nan), replace(work, n_candidates=3)),
+        WindowFailed,
+    ),
+    "not a number, sampled": (
+        lambda audio, work: Window(spoilt(audio, np.nan), replace(work, temperature=1.0, n_candidates=2)),
+        WindowFailed,
+    ),
+    "not a number, which language": (lambda audio, _: Window(spoilt(audio, np.nan), DetectLanguage()), WindowFailed),
+    "not a number, aligned": (
+        lambda audio, _: Window(
+            spoilt(audio, np.nan), Align(text_tokens=(5, 6), n_frames=500, language="en", task="transcribe")
+        ),
+        WindowFailed,
+    ),
+    "unknown token in the prompt": (
+        lambda audio, work: Window(audio, replace(work, prompt=(5, 999_999))),
+        UsageError,
+    ),
+    "negative token in the prefix": (lambda audio, work: Window(audio, replace(work, prefix=(-3,))), UsageError),
+    "unknown token suppressed": (
+        lambda audio, work: Window(audio, replace(work, suppress_tokens=(60_000,))),
+        UsageError,
+    ),
+    "unknown token aligned": (
+        lambda audio, _: Window(audio, Align(text_tokens=(999_999,), n_frames=500, language="en", task="transcribe")),
+        UsageError,
+    ),
+    "unknown language": (lambda audio, work: Window(audio, replace(work, language="xx")), UsageError),
+}
+
+
+@pytest.fixture(scope="module")
+def good(tiny: Loaded, speech: list[WindowAudio]) -> list[tuple[Window[Decoded], Decoded]]:
+    """Windows and what each gives alone."""
+    work = Decode(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=12)
+    works = [work, replace(work, n_candidates=3), replace(work, temperature=0.5, n_candidates=2)]
+    windows = [Window(audio, work) for audio, work in zip(speech, works, strict=False)]
+    return [(window, tiny.engine.submit(window).result(SOON_S)) for window in windows]
+
+
+@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")  # of infinite samples, in their mel features
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_window_fails_alone(
+    tiny: Loaded, speech: list[WindowAudio], good: list[tuple[Window[Decoded], Decoded]], name: str
+):
+    make, error = BAD[name]
+    before = tiny.engine.stats.failed
+    bad = make(speech[3], good[0][0].work)  # type: ignore[arg-type]
+    windows = [good[0][0], bad, good[1][0], good[2][0]]
+    first, failed, *others = together(tiny, windows)
+    assert type(failed.exception(SOON_S)) is error
+    for future, (_, expected) in zip([first, *others], good, strict=True):
+        found = future.result(SOON_S)
+        assert found.tokens == expected.tokens
+        assert found.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-4)
+    assert tiny.engine.stats.failed == before + 1
+
+
+def test_a_place_that_was_spoilt_is_clean_for_the_next(
+    tiny: Loaded, speech: list[WindowAudio], good: list[tuple[Window[Decoded], Decoded]]
+):
+    for _ in range(3):
+        bad = Window(spoilt(speech[2], np.nan), replace(good[0][0].work, n_candidates=5))  # type: ignore[type-var]
+        assert isinstance(tiny.engine.submit(bad).exception(SOON_S), WindowFailed)
+        for window, expected in good:
+            assert tiny.engine.submit(window).result(SOON_S).tokens == expected.tokens
+
+
+def test_nothing_to_align(tiny: Loaded, speech: list[WindowAudio]):
+    nothing = Align(text_tokens=(), n_frames=500, language="en", task="transcribe")
+    assert tiny.engine.submit(Window(speech[0], nothing)).result(SOON_S).token_probs.tolist() == []
+
+
+def test_many_threads_may_ask_at_once(tiny: Loaded, good: list[tuple[Window[Decoded], Decoded]]):
+    found: dict[int, Decoded] = {}
+
+    def ask(number: int) -> None:
+        found[number] = tiny.engine.submit(good[number % len(good)][0]).result(SOON_S)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(SOON_S)
+    assert {number: found[number].tokens for number in range(12)} == {
+        number: good[number % len(good)][1].tokens for number in range(12)
+    }

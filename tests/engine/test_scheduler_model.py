@@ -1,0 +1,219 @@
+"""Thousands of random turns of events, without a network: nothing is lost, nobody is left out, all of it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import choral.engine.worker
+from choral.engine.fair_share import CHARGE
+from choral.engine.scheduler import HOLD_UP_S
+from choral.engine.steps import Decode, Encode, Job, Step
+from choral.engine.window import Caller
+from fake_runner import Clock, FakeRunner, Seconds, audio
+from stepper import Stepper
+
+N_CALLERS = 6
+MOST_TOKENS = 5
+
+
+def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
+    """The bound on how long a caller with something in the engine is in no step.
+
+    A caller is ahead of the others by no more than the windows it has inside take to their end, and what it took to
+    encode and begin them: after that it must wait. Then each of the others may have as much before it, and where there
+    are two classes, one has four times as much.
+    """
+    seconds, n_slots = runner.seconds, runner.n_slots
+    to_begin_s = max(HOLD_UP_S, seconds.encode) + 2 * seconds.decode
+    to_end_s = n_slots * MOST_TOKENS * (seconds.decode + seconds.row * n_slots)
+    is_mixed = len({caller.priority for caller in callers}) > 1
+    return (to_begin_s + to_end_s) * len(callers) * (CHARGE["batch"] / CHARGE["interactive"] if is_mixed else 1)
+
+
+@dataclass
+class Waits:
+    """When each caller that is inside was last in a step."""
+
+    runner: FakeRunner
+    callers: Sequence[Caller]
+    served_s: dict[Caller, float] = field(default_factory=dict)
+
+    def check(self, step: Step | None, inside: Iterable[Job]) -> None:
+        now_s = self.runner.clock.now_s
+        served = {job.caller for job in step.jobs} if step else set()
+        still_inside = {job.caller for job in inside}
+        self.served_s = {c: now_s if c in served else self.served_s.get(c, now_s) for c in still_inside}
+        waited_s = now_s - min(self.served_s.values(), default=now_s)
+        assert waited_s <= longest_wait_s(self.runner, self.callers), "somebody is left out"
+
+
+class Callers(RuleBasedStateMachine):
+    @initialize(
+        n_slots=st.integers(1, 12),
+        most_encoded=st.integers(1, 4),
+        n_cached=st.integers(0, 5),
+        encode_s=st.sampled_from([0.002, 0.01, 0.04, 0.3]),
+        decode_s=st.sampled_from([0.001, 0.02]),
+        row_s=st.sampled_from([0.0, 0.001, 0.02]),
+    )
+    def start(
+        self, n_slots: int, most_encoded: int, n_cached: int, encode_s: float, decode_s: float, row_s: float
+    ) -> None:
+        clock = Clock()
+        self.time = patch.object(choral.engine.worker, "time", clock)
+        self.time.start()
+        self.runner = FakeRunner(n_slots, n_cached, Seconds(encode_s, decode_s, row_s), clock)
+        self.desk = Stepper(self.runner, most_encoded)
+        self.most_encoded = most_encoded
+        self.callers = [Caller("batch" if i % 3 == 2 else "interactive") for i in range(N_CALLERS)]
+        self.waits = Waits(self.runner, self.callers)
+        self.n_submitted = 0
+
+    def alive(self) -> list[Job]:
+        return [job for job in self.desk.jobs if not job.future.done()]
+
+    @rule(
+        who=st.integers(0, N_CALLERS - 1),
+        n=st.integers(1, 6),
+        n_slots=st.sampled_from([0, 1, 1, 1, 2, 5]),
+        key=st.integers(0, 7),
+        n_tokens=st.integers(1, MOST_TOKENS),
+    )
+    def submit(self, who: int, n: int, n_slots: int, key: int, n_tokens: int) -> None:
+        for i in range(n):
+            self.desk.submit(
+                self.callers[who], n_slots=min(n_slots, self.runner.n_slots), key=(key + i) % 9, n_tokens=n_tokens
+            )
+        self.n_submitted += n
+
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data(), is_told=st.booleans())
+    def cancel(self, data: st.DataObject, is_told: bool) -> None:
+        job = data.draw(st.sampled_from(self.alive()))
+        if is_told:
+            self.desk.cancel(job)
+        else:
+            job.future.cancel()
+
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data(), fault=st.sampled_from(["raise", "answer"]))
+    def fail(self, data: st.DataObject, fault: Any) -> None:
+        self.desk.plan(data.draw(st.sampled_from(self.alive()))).fault = fault
+
+    @precondition(lambda self: self.alive())
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        self.desk.plan(data.draw(st.sampled_from(self.alive()))).n_tokens = 1
+
+    @rule(key=st.integers(0, 8))
+    def break_audio(self, key: int) -> None:
+        self.runner.bad_audio ^= {audio(key).key}
+
+    @rule(n=st.integers(1, 8))
+    def step(self, n: int) -> None:
+        for _ in range(n):
+            self.check(self.desk.step())
+
+    def check(self, step: Step | None) -> None:
+        self.waits.check(step, self.desk.scheduler.jobs)
+        if isinstance(step, Encode):
+            assert len(step.jobs) <= self.most_encoded
+        if isinstance(step, Decode):
+            assert 0 < sum(job.n_slots for job in step.jobs) <= self.runner.n_slots
+
+    @invariant()
+    def nothing_is_lost_and_all_fits(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        scheduler = self.desk.scheduler
+        scheduler.check_integrity()
+        queued = self.desk.worker.queue.qsize()
+        inside = [job for job in self.desk.jobs if job in scheduler.jobs]
+        assert self.n_submitted - self.desk.worker.counts.windows - len(inside) <= queued
+        assert set(self.runner.running) == {job.slots for job in inside if job.slots in self.runner.running}
+        assert sum(map(len, self.runner.running)) <= self.runner.n_slots - scheduler.slots.n_free
+
+    def teardown(self) -> None:
+        if not hasattr(self, "desk"):
+            return
+        try:
+            while (step := self.desk.step()) is not None:
+                self.check(step)
+            self.everything_has_ended()
+        finally:
+            self.time.stop()
+
+    def everything_has_ended(self) -> None:
+        assert all(job.future.done() for job in self.desk.jobs)
+        worker, scheduler = self.desk.worker, self.desk.scheduler
+        assert worker.counts.windows == self.n_submitted
+        assert worker.counts.failed == sum(
+            not job.future.cancelled() and job.future.exception() is not None for job in self.desk.jobs
+        )
+        assert not scheduler.jobs
+        assert not self.runner.running
+        assert scheduler.n_waiting == 0
+        assert scheduler.slots.n_free == self.runner.n_slots
+        assert not worker.cache.holders
+        worker.cache.clear()
+        assert worker.cache.n_bytes == 0
+
+
+TestCallers = Callers.TestCase
+TestCallers.settings = settings(
+    max_examples=120, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+
+@dataclass(frozen=True)
+class Load:
+    """A caller that always has so many windows of one kind in the engine."""
+
+    caller: Caller
+    n_at_once: int
+    n_slots: int
+    n_tokens: int
+
+
+SECONDS = st.builds(
+    Seconds, st.sampled_from([0.002, 0.01, 0.04, 0.3]), st.sampled_from([0.001, 0.02]), st.sampled_from([0.0, 0.02])
+)
+LOADS = st.lists(
+    st.builds(
+        Load,
+        st.builds(Caller, st.sampled_from(["interactive", "interactive", "batch"])),
+        st.sampled_from([1, 1, 2, 20]),
+        st.sampled_from([0, 1, 1, 1, 2, 5]),
+        st.integers(1, MOST_TOKENS),
+    ),
+    min_size=2,
+    max_size=N_CALLERS,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(n_slots=st.integers(5, 12), seconds=SECONDS, loads=LOADS, most_encoded=st.integers(1, 4))
+def test_nobody_is_left_out_however_long_it_goes_on(
+    n_slots: int, seconds: Seconds, loads: list[Load], most_encoded: int
+):
+    clock = Clock()
+    desk = Stepper(FakeRunner(n_slots, 5, seconds, clock), most_encoded)
+    waits = Waits(desk.runner, [load.caller for load in loads])
+    under_way: dict[Caller, list[Job]] = {load.caller: [] for load in loads}
+    with patch.object(choral.engine.worker, "time", clock):
+        for _ in range(300):
+            for load in loads:
+                own = [job for job in under_way[load.caller] if not job.future.done()]
+                for _ in range(load.n_at_once - len(own)):
+                    own.append(desk.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
+                under_way[load.caller] = own
+            step = desk.step()
+            assert step is not None
+            waits.check(step, desk.scheduler.jobs)

@@ -1,0 +1,189 @@
+"""The int8 layers: close to float32, exact about which row is whose, and unmoved by zeros, giants and not-a-numbers."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from choral.model import half, int8
+from choral.model.int8 import Int8Linear, Int8Unembedding, quantize
+from choral.model.weights import open_checkpoint
+from choral.model.whisper import Whisper
+
+# Shapes of tiny and base, and one that fits no block of any kernel.
+SHAPES = [(384, 384), (384, 1536), (1536, 384), (512, 2048), (70, 33)]
+
+needs_bfloat16 = pytest.mark.skipif(not half.is_fast_here(), reason="this CPU does not multiply bfloat16")
+
+
+@pytest.fixture(autouse=True)
+def _inference() -> Iterator[None]:
+    torch.manual_seed(7)
+    with torch.inference_mode():
+        yield
+
+
+@pytest.fixture(scope="module")
+def tiny_en(tiny_en_pt: Path) -> Whisper:
+    return Whisper.from_checkpoint(open_checkpoint(tiny_en_pt), torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture(scope="module")
+def quantized(tiny_en: Whisper) -> Whisper:
+    network = copy.deepcopy(tiny_en)
+    quantize(network)
+    return network
+
+
+def linear(n_in: int, n_out: int) -> nn.Linear:
+    return nn.Linear(n_in, n_out).requires_grad_(False)
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    return float((result - expected).norm() / expected.norm())
+
+
+def speechlike_mel(n_windows: int) -> Tensor:
+    """Features that change slowly, in the range of log-mel spectrograms."""
+    noise = F.avg_pool2d(torch.randn(n_windows, 1, 84, 3004), 5, stride=1)[:, 0]
+    return (noise * 2).clamp(-1, 1.5)
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
+def test_a_product_is_as_close_as_eight_bits_allow(n_in: int, n_out: int) -> None:
+    plain, x = linear(n_in, n_out), torch.randn(3, 50, n_in)
+    result = Int8Linear.of(plain)(x)
+    assert result.shape == (3, 50, n_out)
+    assert result.dtype == torch.float32
+    # Half a level of 127 on either side, spread evenly, for rows whose largest value is 4 times the usual one.
+    assert relative_error(result, plain(x)) < 0.015
+
+
+def test_several_layers_of_one_input_lie_side_by_side() -> None:
+    first, second = linear(384, 384), nn.Linear(384, 128, bias=False)
+    x = torch.randn(20, 384)
+    both = Int8Linear.of(first, second)(x)
+    assert torch.equal(both[:, :384], Int8Linear.of(first)(x))
+    assert torch.equal(both[:, 384:], Int8Linear(second.weight)(x))
+
+
+def test_weights_that_lie_transposed_give_the_same() -> None:
+    weight, x = torch.randn(384, 512), torch.randn(9, 512)
+    transposed = weight.t().contiguous().t()
+    assert not transposed.is_contiguous()
+    assert torch.equal(Int8Linear(transposed)(x), Int8Linear(weight)(x))
+
+
+@pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
+def test_a_row_is_the_same_alone_and_among_others(n_in: int, n_out: int) -> None:
+    layer, x = Int8Linear.of(linear(n_in, n_out)), torch.randn(700, n_in)
+    together = layer(x)
+    for n_rows in (1, 2, 3, 5, 8, 13, 16, 33, 500):
+        assert torch.equal(layer(x[:n_rows]), together[:n_rows])
+    assert torch.equal(layer(x[321:322]), together[321:322])
+
+
+def test_a_row_of_zeros_gives_the_bias() -> None:
+    plain = linear(384, 384)
+    x = torch.randn(3, 384)
+    x[1] = 0
+    assert torch.equal(Int8Linear.of(plain)(x)[1], plain.bias)
+
+
+def test_weights_of_zeros_give_the_bias() -> None:
+    plain = linear(384, 384)
+    plain.weight[5] = 0
+    assert torch.equal(Int8Linear.of(plain)(torch.randn(3, 384))[:, 5], plain.bias[5].expand(3))
+
+
+@pytest.mark.parametrize("size", [1e-20, 1e20])
+def test_the_size_of_a_row_does_not_matter(size: float) -> None:
+    plain, x = nn.Linear(384, 384, bias=False), torch.randn(3, 384)
+    x[1] *= size
+    assert relative_error(Int8Linear(plain.weight)(x)[1], plain(x)[1]) < 0.015
+
+
+@pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf")])
+def test_what_is_not_a_number_spoils_its_own_row_only(strange: float) -> None:
+    layer, x = Int8Linear.of(linear(384, 384)), torch.randn(5, 384)
+    expected = layer(x)
+    x[2, 17] = strange
+    result = layer(x)
+    assert result[2].isnan().all()
+    others = [0, 1, 3, 4]
+    assert torch.equal(result[others], expected[others])
+
+
+def test_the_vocabulary_is_balanced() -> None:
+    """Outlying columns as in Whisper's embedding cost a plain int8 product its precision, and this one not."""
+    embedding, states = torch.randn(1000, 384) * 0.01, torch.randn(16, 384)
+    embedding[:, 7] *= 30
+    expected = states @ embedding.t()
+    plain = relative_error(Int8Linear(embedding)(states), expected)
+    assert relative_error(Int8Unembedding(embedding)(states), expected) < 0.5 * plain
+    assert torch.equal(Int8Unembedding(embedding)(states[:3]), Int8Unembedding(embedding)(states)[:3])
+
+
+@needs_bfloat16
+def test_attention_in_blocks_is_attention() -> None:
+    q, k, v = (torch.randn(2, 6, 1500, 64) for _ in range(3))
+    expected = F.scaled_dot_product_attention(q, k, v)
+    result = half.attend_in_blocks(q, k, v)
+    assert result.shape == expected.shape
+    assert relative_error(result, expected) < 0.01
+    assert torch.equal(half.attend_in_blocks(*(x[1:] for x in (q, k, v)))[0], result[1])
+
+
+@needs_bfloat16
+def test_attention_of_any_length() -> None:
+    for n_frames in (1, half.QUERIES - 1, half.QUERIES + 1):
+        q, k, v = (torch.randn(1, 2, n_frames, 64) for _ in range(3))
+        expected = F.scaled_dot_product_attention(q, k, v)
+        assert relative_error(half.attend_in_blocks(q, k, v), expected) < 0.01
+
+
+def test_the_encoder_hears_what_it_heard_in_float32(tiny_en: Whisper, quantized: Whisper) -> None:
+    mel = speechlike_mel(1)
+    features = quantized.encoder(mel.to(quantized.encoder.conv1.weight.dtype))
+    assert features.dtype == torch.float32
+    assert relative_error(features, tiny_en.encoder(mel)) < 0.05
+
+
+def test_a_window_is_the_same_alone_and_beside_another(quantized: Whisper) -> None:
+    mel = speechlike_mel(3).to(quantized.encoder.conv1.weight.dtype)
+    together = quantized.encoder(mel)
+    for index in range(3):
+        assert torch.equal(quantized.encoder(mel[index : index + 1])[0], together[index])
+
+
+def test_a_spoiled_window_spoils_no_other(quantized: Whisper) -> None:
+    mel = speechlike_mel(2).to(quantized.encoder.conv1.weight.dtype)
+    expected = quantized.encoder(mel)
+    mel[0, 3, 100] = float("nan")
+    result = quantized.encoder(mel)
+    assert result[0].isnan().any()
+    assert torch.equal(result[1], expected[1])
+
+
+def test_only_a_quantized_network_changes(tiny_en: Whisper, quantized: Whisper) -> None:
+    assert isinstance(quantized.encoder.blocks[0].mlp, int8.Int8MLP)
+    assert tiny_en.encoder.conv1.weight.dtype == torch.float32
+    assert type(tiny_en.decoder.blocks[0].attn.query) is nn.Linear
+    in_decoder = half.HalfLinear if half.is_fast_here() else nn.Linear
+    block = quantized.decoder.blocks[-1]
+    assert {type(layer) for layer in (block.attn.key, block.cross_attn.out, block.mlp[0], block.mlp[2])} == {in_decoder}
+
+
+def test_the_decoder_answers_as_in_float32(tiny_en: Whisper, quantized: Whisper) -> None:
+    states = torch.randn(4, 384)
+    for plain, swapped in zip(tiny_en.decoder.blocks, quantized.decoder.blocks, strict=True):
+        assert relative_error(swapped.mlp(states), plain.mlp(states)) < 0.02
+        assert relative_error(swapped.cross_attn.query(states), plain.cross_attn.query(states)) < 0.02
+    logits = quantized.decoder.unembedding(states)
+    assert relative_error(logits, F.linear(states, tiny_en.decoder.token_embedding.weight)) < 0.02
