@@ -7,13 +7,14 @@ audio is encoded that is still known.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from choral.config import EngineSettings
+from choral.engine.encoder_cache import EncoderCache
 from choral.engine.engine import Engine
 from choral.engine.runner import Capacity, Start
 from choral.engine.steps import Failed, Finished, Ongoing, Outcome
@@ -72,16 +73,15 @@ class FakeRunner:
     plans: dict[int, Plan] = field(default_factory=dict)
     bad_audio: set[bytes] = field(default_factory=set)
     on_call: Callable[[str], None] = silent  # may wait: then the step takes that long
-    known: Container[bytes] = ()  # audio that must not be encoded again
+    known: EncoderCache[Any] | frozenset[bytes] = frozenset()  # audio that must not be encoded again
     encoded: list[int] = field(default_factory=list)  # how many audios each call had
     running: dict[tuple[int, ...], Running] = field(default_factory=dict)
     name: str = "fake"
     device: str = "cpu"
     compute_type: str = "float32"
 
-    @property
-    def capacity(self) -> Capacity:
-        return Capacity(self.n_slots, 1000, FEATURES_BYTES, self.n_cached * FEATURES_BYTES)
+    def __post_init__(self) -> None:
+        self.capacity = Capacity(self.n_slots, 1000, FEATURES_BYTES, self.n_cached * FEATURES_BYTES)
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[bytes]:
         self.on_call("encode")

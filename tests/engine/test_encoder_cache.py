@@ -75,13 +75,6 @@ def test_clearing_spares_what_is_held():
     assert kept(cache) == {b"b"}
 
 
-def test_putting_again_replaces():
-    cache = filled(30, b"a", b"b", b"c")
-    cache.put(b"a", "new", 10)
-    assert (cache.get(b"a"), cache.n_bytes) == ("new", 30)
-    cache.put(b"d", "d", 10)
-    assert kept(cache) == {b"a", b"c", b"d"}
-
 
 def test_an_overfull_cache_is_noticed():
     cache = filled(20, b"a", b"b")

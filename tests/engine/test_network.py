@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from choral.engine.window import Align, Caller, Decode, Decoded, DetectLanguage, Window, WindowAudio
+from choral.engine.window import Align, Caller, Decode, Decoded, DetectLanguage, Window, WindowAudio, Work
 from choral.errors import UsageError, WindowFailed
 from real_model import Loaded, alone
 
@@ -41,7 +41,7 @@ def together(tiny: Loaded, windows: list[Window[Any]]) -> list[Any]:
 def test_the_same_audio_is_encoded_once_whatever_is_asked(tiny: Loaded, speech: list[WindowAudio], english: Decode):
     audio = fresh(speech[0], 1)
     tokens = tuple(tiny.tokenizer.encode(FELLOW_AMERICANS))
-    works = [
+    works: list[Work[Any]] = [
         DetectLanguage(),
         english,
         replace(english, temperature=0.4),  # a fallback

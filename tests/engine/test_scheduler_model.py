@@ -27,14 +27,14 @@ def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
     """The bound on how long a caller with something in the engine is in no step.
 
     A caller is ahead of the others by no more than the windows it has inside take to their end, and what it took to
-    encode and begin them: after that it must wait. Then each of the others may have as much before it, and where there
-    are two classes, one has four times as much.
+    encode and begin them: after that it must wait. Then each of the others may have as much before it, and as much
+    again if it left and came back, level with whoever is served. Where there are two classes, one has four times that.
     """
     seconds, n_slots = runner.seconds, runner.n_slots
     to_begin_s = max(HOLD_UP_S, seconds.encode) + 2 * seconds.decode
     to_end_s = n_slots * MOST_TOKENS * (seconds.decode + seconds.row * n_slots)
     is_mixed = len({caller.priority for caller in callers}) > 1
-    return (to_begin_s + to_end_s) * len(callers) * (CHARGE["batch"] / CHARGE["interactive"] if is_mixed else 1)
+    return 2 * (to_begin_s + to_end_s) * len(callers) * (CHARGE["batch"] / CHARGE["interactive"] if is_mixed else 1)
 
 
 @dataclass

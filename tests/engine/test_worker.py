@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choral.engine.steps import Decode, Prefill
-from fake_runner import Clock
+from fake_runner import Clock, Fault
 from stepper import stepper, until_decoding
 
 
@@ -45,7 +45,7 @@ def test_a_failed_batch_is_tried_again_window_by_window(clock: Clock):
 
 @pytest.mark.parametrize("fault", ["raise", "answer"])
 @pytest.mark.parametrize("n_slots", [0, 1, 3])
-def test_a_window_fails_alone(clock: Clock, fault: str, n_slots: int):
+def test_a_window_fails_alone(clock: Clock, fault: Fault, n_slots: int):
     desk = stepper(clock, n_slots=16)
     jobs = [desk.submit(n_slots=n_slots) for _ in range(4)]
     desk.plan(jobs[2]).fault = fault

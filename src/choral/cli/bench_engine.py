@@ -25,14 +25,15 @@ if TYPE_CHECKING:
     from choral.engine.engine import Engine
 
 ENGINE_DESCRIPTION = """\
-How the engine takes a load: so many windows queued at once, all different, each with a caller of its own.
+How the engine takes a load: so many windows queued at once, all of them different.
 
-AUDIO is what the windows are cut from: files or folders (default: a sample of speech). Decoding is greedy,
-in English, with timestamps, without retries. --trace and --picture show the last load.
+AUDIO is what the windows are cut from: files or folders (default: a sample of speech). Decoding is
+greedy, in English, with timestamps, without retries. --trace and --picture show the last load.
 """
 FAIRNESS_DESCRIPTION = """\
-How long a clip of 5 s takes on an idle engine, while a file of an hour is in it, and if first come were
-first served: then the clip has the file's name, and waits behind the windows that the file has in the engine.
+How long a clip of 5 s takes on an idle engine, while a file of an hour is in it, and if first come
+were first served: then the clip is sent in the file's name, and waits behind the windows that the
+file has in the engine.
 
 AUDIO is what clip and file are made from: files or folders of speech (default: a sample of speech).
 """
@@ -55,7 +56,10 @@ def add_engine(actions: argparse._SubParsersAction[Any]) -> None:
         f"(default: {COUNTS}; with the random weights nano: {ALL_COUNTS})",
     )
     engine.add_argument(
-        "--callers", type=int, metavar="N", help="so many callers, the first with half of the windows (default: all)"
+        "--callers",
+        type=int,
+        metavar="N",
+        help="so many callers, the first with half of the windows (default: one a window)",
     )
     engine.add_argument(
         "--max-tokens", type=int, metavar="N", help="most tokens of a window (default: 64; with random weights: 16)"

@@ -88,7 +88,9 @@ class Ct2Runner:
             intra_threads=settings.threads or os.cpu_count() or 1,
         )
         self._model = self._load()
-        self.capacity = divide(free_memory(), checkpoint.dims, FLOAT32_BYTES, MOST_SLOTS[kind])
+        self.capacity = divide(
+            free_memory(), checkpoint.dims, FLOAT32_BYTES, n_slots=settings.slots, most_slots=MOST_SLOTS[kind]
+        )
         self._waiting: dict[int, Waiting] = {}  # by their first slot
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Features]:

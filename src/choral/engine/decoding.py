@@ -13,12 +13,12 @@ from choral.errors import WindowFailed
 
 
 class Decoding:
-    def __init__(self, start: Start, n_prompt: int, eot: int, n_text_ctx: int) -> None:
+    def __init__(self, start: Start, n_prompt: int, no_speech_prob: float, eot: int, n_text_ctx: int) -> None:
         self.slots, self.work, self.is_watched = start.slots, start.work, start.is_watched
         self.search = search_for(start.work, eot)
         self.length = n_prompt  # tokens that were run through the network
         self.n_sampled = 0
-        self.no_speech_prob = math.nan
+        self.no_speech_prob = no_speech_prob
         self._n_text_ctx = n_text_ctx
         self._max_tokens = start.work.max_tokens or n_text_ctx // 2
         self._seed = window_seed(start.work, start.audio_key)

@@ -52,18 +52,15 @@ class Job:
     window: Window[Any]
     caller: Caller
     future: Pending[Any]
-    is_unwanted: bool = False  # whoever waited for it has gone
-    slots: tuple[int, ...] = field(default=(), init=False)
+    slots: tuple[int, ...] = field(default=(), init=False)  # its places, once it has them
+    n_slots: int = field(init=False)
+    key: bytes = field(init=False, repr=False)  # of its audio
 
-    @property
-    def n_slots(self) -> int:
+    def __post_init__(self) -> None:
         """Only what is decoded token by token needs places: one for each beam or sample."""
         work = self.window.work
-        return work.n_candidates if isinstance(work, DecodeWork) else 0
-
-    @property
-    def key(self) -> bytes:
-        return self.window.audio.key
+        self.n_slots = work.n_candidates if isinstance(work, DecodeWork) else 0
+        self.key = self.window.audio.key
 
 
 @dataclass(frozen=True)

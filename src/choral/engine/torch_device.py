@@ -36,7 +36,7 @@ def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
     return wanted
 
 
-def capacity_of(dims: ModelDims, device: torch.device, dtype: torch.dtype) -> Capacity:
+def capacity_of(dims: ModelDims, device: torch.device, dtype: torch.dtype, n_slots: int) -> Capacity:
     """How many slots there are, and how many encoder results are kept, in the memory that is free now."""
     free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    return divide(free_bytes, dims, dtype.itemsize, MOST_SLOTS[device.type])
+    return divide(free_bytes, dims, dtype.itemsize, n_slots=n_slots, most_slots=MOST_SLOTS[device.type])

@@ -45,7 +45,7 @@ class TorchRunner:
         self._network = Whisper.from_checkpoint(checkpoint, device, dtype)
         if self.compute_type == "int8":
             quantize(self._network)
-        self.capacity = capacity_of(checkpoint.dims, device, dtype)
+        self.capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots)
         n_slots = self.capacity.n_slots
         self._memory = Memory(checkpoint.dims, n_slots, device, dtype)
         self._rules = Rules(tokenizer, checkpoint.dims.n_vocab, n_slots, device)
@@ -69,14 +69,15 @@ class TorchRunner:
         rows = Rows.of(audio_slots, [0] * len(starts), [(slot, 1) for slot in audio_slots], self._device)
         states = self._network.decoder(self._padded(prompts), rows, self._memory)
 
-        decodings = []
-        for start, prompt, own in zip(starts, prompts, states, strict=True):
-            decoding = self._decoding(start, len(prompt))
-            decoding.no_speech_prob = self._no_speech_prob(own[prompt.index(self._tokenizer.sot)])
-            decodings.append(decoding)
-        last = torch.stack([own[len(prompt) - 1] for own, prompt in zip(states, prompts, strict=True)])
+        asked = [
+            *(own[prompt.index(self._tokenizer.sot)] for own, prompt in zip(states, prompts, strict=True)),
+            *(own[len(prompt) - 1] for own, prompt in zip(states, prompts, strict=True)),
+        ]
+        at_start, at_end = self._network.decoder.logits(torch.stack(asked)).chunk(2)
+        no_speech = torch.softmax(at_start, dim=-1)[:, self._tokenizer.no_speech].tolist()
+        decodings = [self._decoding(*each) for each in zip(starts, map(len, prompts), no_speech, strict=True)]
         counts = torch.tensor([len(decoding.search.rows) for decoding in decodings], device=self._device)
-        logits = self._network.decoder.logits(last).repeat_interleave(counts, dim=0)
+        logits = at_end.repeat_interleave(counts, dim=0)
         outcomes = self._choose(decodings, logits)
         self._decodings |= {decoding.slots[0]: decoding for decoding in decodings}
         return outcomes
@@ -181,19 +182,15 @@ class TorchRunner:
         self._next_tokens[numbers[:, 1]] = numbers[:, 2]
         self._rules.history.append(numbers[:, 1], numbers[:, 2])
 
-    def _decoding(self, start: Start, n_prompt: int) -> Decoding:
+    def _decoding(self, start: Start, n_prompt: int, no_speech_prob: float) -> Decoding:
         """A window takes its places; its beams or samples all start from the one prompt."""
         self._rules.begin(start.slots, start.work)
         if len(start.slots) > 1:
             others = torch.tensor(start.slots[1:], device=self._device)
             self._memory.copy(torch.full_like(others, start.slots[0]), others, n_prompt)
-        return Decoding(start, n_prompt, self._tokenizer.eot, self._dims.n_text_ctx)
+        return Decoding(start, n_prompt, no_speech_prob, self._tokenizer.eot, self._dims.n_text_ctx)
 
     def _padded(self, prompts: Sequence[list[int]]) -> Tensor:
         longest = max(map(len, prompts))
         filled = [[*prompt, *[self._tokenizer.eot] * (longest - len(prompt))] for prompt in prompts]
         return torch.tensor(filled, device=self._device)
-
-    def _no_speech_prob(self, state: Tensor) -> float:
-        probs = torch.softmax(self._network.decoder.logits(state), dim=-1)
-        return float(probs[self._tokenizer.no_speech])

@@ -132,8 +132,8 @@ class TextDecoder(nn.Module):
         """Puts the keys and values of encoded audio into their places."""
         for layer, block in enumerate(self.blocks):
             keys, values = block.cross_attn.keys_values(features)
-            memory.heard_keys[layer, slots] = keys.to(memory.heard_keys.dtype)
-            memory.heard_values[layer, slots] = values.to(memory.heard_values.dtype)
+            memory.heard_keys[layer].index_copy_(0, slots, keys)
+            memory.heard_values[layer].index_copy_(0, slots, values)
 
     def forward(self, tokens: Tensor, rows: Rows, memory: Memory) -> Tensor:
         """Runs `tokens` [rows, n], each row after what is written in its place; gives the states [rows, n, state]."""
