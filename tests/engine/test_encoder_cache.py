@@ -75,7 +75,6 @@ def test_clearing_spares_what_is_held():
     assert kept(cache) == {b"b"}
 
 
-
 def test_an_overfull_cache_is_noticed():
     cache = filled(20, b"a", b"b")
     cache.budget_bytes = 19
@@ -88,3 +87,25 @@ def test_a_hold_of_nobody_is_noticed():
     cache._holders[b"a"] = set()
     with pytest.raises(AssertionError, match="nobody holds"):
         cache.check_integrity()
+
+
+def test_bytes_that_are_miscounted_are_noticed():
+    cache = filled(30, b"a", b"b")
+    cache.n_bytes -= 1
+    with pytest.raises(AssertionError, match="miscounted"):
+        cache.check_integrity()
+
+
+@pytest.mark.parametrize("key", [b"a", b"b", b"c"])
+def test_a_result_that_is_held_and_loose_or_neither_is_noticed(key: bytes):
+    cache = filled(30, b"a", b"b")
+    cache.hold(b"a", 1)
+    cache._loose.update({key: None}) if key != b"b" else cache._loose.clear()
+    with pytest.raises(AssertionError, match="neither held nor loose"):
+        cache.check_integrity()
+
+
+def test_nothing_is_put_twice():
+    cache = filled(30, b"a")
+    with pytest.raises(AssertionError):
+        cache.put(b"a", "again", 10)

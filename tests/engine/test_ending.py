@@ -136,3 +136,19 @@ def test_windows_that_are_done_are_not_kept(engine: Engine):
     engine.submit(window(99)).result(SOON_S)  # the engine's thread itself holds on to the newest
     gc.collect()
     assert [sound() for sound in sounds] == [None] * 10
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_bug_ends_the_engine_and_leaves_nobody_waiting(engine: Engine, runner: FakeRunner):
+    def break_down(record: object) -> None:
+        raise ZeroDivisionError
+
+    runner.on_call = gate = Gate("encode")
+    both = [engine.submit(window(1)), engine.submit(window(2))]
+    engine.observe(break_down)
+    gate.is_open.set()
+    for pending in both:
+        with pytest.raises(EngineClosed):
+            pending.result(SOON_S)
+    with pytest.raises(EngineClosed):
+        engine.submit(window(3))

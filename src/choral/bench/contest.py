@@ -124,6 +124,6 @@ def busy_notes() -> list[str]:
     if not hasattr(os, "getloadavg"):
         return []
     load, n_cpus = os.getloadavg()[0], os.cpu_count() or 1
-    return [f"this machine was busy (load {load:.1f} on {n_cpus} cores): measure again when it is quiet"] * (
-        load > BUSY_SHARE * n_cpus
-    )
+    if load <= BUSY_SHARE * n_cpus:
+        return []
+    return [f"this machine was busy (load {load:.1f} on {n_cpus} cores): measure again when it is quiet"]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from importlib.metadata import version
 from pathlib import Path
 
 from choral.bench.systems.spec import SystemSpec
@@ -58,6 +59,14 @@ def missing(setup: Setup) -> list[str]:
     if not is_ggml(setup.model):
         notes.append("whisper.cpp is not shown: it needs a ggml file, and this model is not one")
     return notes
+
+
+def versions() -> str:
+    """Of every library that takes part, in a line."""
+    packages = [package for library, (_, package) in PACKAGES.items() if is_installed(library)]
+    if importlib.util.find_spec("ctranslate2") is not None:
+        packages.append("ctranslate2")
+    return ", ".join(f"{package} {version(package)}" for package in packages)
 
 
 def is_installed(library: str) -> bool:

@@ -72,6 +72,7 @@ def add_peers(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_peers(arguments: argparse.Namespace) -> int:
     from choral.bench import speed, wer
+    from choral.bench.entrants import versions
     from choral.bench.report import json_line
 
     require_counts(arguments, callers=0, rounds=1, limit=1)
@@ -81,7 +82,7 @@ def run_peers(arguments: argparse.Namespace) -> int:
     short = measure_short(arguments, setup, clips) if arguments.callers else None
     long = measure_long(arguments, setup, clips) if arguments.long != "0" else None
     bars = speed.check_bars(short, long)
-    write_stdout("".join(str(bar) for bar in bars))
+    write_stdout(f"{versions()}\n\n" + "".join(str(bar) for bar in bars))
     fields = {"model": setup.model, "threads": setup.threads, "timestamps": setup.timestamps}
     write_stdout(json_line("peers", {**fields, "short": short, "long": long, "bars": bars}) + "\n")
     return 0

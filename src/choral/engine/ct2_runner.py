@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND, WINDOW_FRAMES
 from choral.config import EngineSettings
-from choral.engine.decoding import not_numbers, window_seed
+from choral.engine.decoding import answered, not_numbers, window_seed
 from choral.engine.prompt import initial_tokens, require_known
 from choral.engine.room import divide, free_memory
 from choral.engine.runner import Start
@@ -122,7 +122,7 @@ class Ct2Runner:
 
     def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
         """One by one: in a batch its word times are wrong where texts differ in length, and nothing is gained."""
-        return [Finished(self._answer(storage([features]), work)) for features, work in known]
+        return [answered(self._answer(storage([features]), work), self.compute_type) for features, work in known]
 
     def _answer(self, features: ctranslate2.StorageView, work: Work[Any]) -> Warped | Languages:
         match work:

@@ -71,7 +71,7 @@ class Engine:
                 f"{self.capacity.n_slots}: lower --beam-size or --best-of"
             )
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or self._worker.is_over:
                 raise EngineClosed("this model was closed; load it again to go on")
             self._take_on(job.caller)
             self._jobs[job.future] = job

@@ -73,16 +73,27 @@ class Worker:
         self.queue: SimpleQueue[Submitted | GivenUp | Forget | Over] = SimpleQueue()
         self.counts = Counts()
         self.on_step: Callable[[StepRecord], None] | None = None
+        self.is_over = False
 
     def run(self) -> None:
-        step: Step | None = None
-        while self.receive(is_idle=step is None):
-            asked_s = time.perf_counter()
-            step = self.scheduler.schedule()
-            if step is None:
-                self.scheduler.check_integrity()
-            else:
-                self.perform(step, asked_s)
+        try:
+            step: Step | None = None
+            while self.receive(is_idle=step is None):
+                asked_s = time.perf_counter()
+                step = self.scheduler.schedule()
+                if step is None:
+                    self.scheduler.check_integrity()
+                else:
+                    self.perform(step, asked_s)
+        finally:  # a bug of ours ends the engine, but leaves nobody waiting
+            self.end()
+
+    def end(self) -> None:
+        self.is_over = True
+        while not self.queue.empty():
+            match self.queue.get():
+                case Submitted(job):
+                    self.scheduler.add(job)
         for job in list(self.scheduler.jobs):
             if self.claim(job):
                 self.leave(job, EngineClosed("the model was closed before this was done"))

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from choral.model import half
+from choral.model.fast_attention import attend_fast
 from choral.model.half import HalfLinear
 from choral.model.layers import MLP, Attention, attend
 from choral.model.whisper import Whisper
@@ -107,7 +108,7 @@ class Int8Unembedding(Int8Linear):
 
 
 class Int8Attention(Attention):
-    """The encoder's: queries and keys in int8."""
+    """The encoder's, which gives each position all others of its window."""
 
     def __init__(self, plain: Attention) -> None:
         nn.Module.__init__(self)
@@ -121,7 +122,7 @@ class Int8Attention(Attention):
     def forward(self, x: Tensor) -> Tensor:
         queries, keys = self.queries_keys(x).chunk(2, dim=-1)
         q, k, v = (self.split_heads(part) for part in (queries, keys, self.value(x)))
-        return self.merge_heads(half.attend_in_blocks(q, k, v) if self.is_half else attend(q, k, v))
+        return self.merge_heads(attend_fast(q, k, v) if self.is_half else attend(q, k, v))
 
 
 class Int8MLP(MLP):
