@@ -6,6 +6,7 @@ checked at the end.
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -100,7 +101,8 @@ def chart(report: LoadReport) -> str:
 def shown(row: SpeedRow) -> str:
     wer = "  WER ?" if row.wer_percent is None else f"  WER {row.wer_percent:.2f} %"
     setting = f"  ({row.setting})" if row.setting else ""
-    return f"{row.times_real_time:6.1f} × real time{wer}  {row.peak_bytes / 1e6:5.0f} MB{setting}"
+    cpu = f"  {statistics.median(row.rounds_cpu_s):6.1f} CPU s"
+    return f"{row.times_real_time:6.1f} × real time{wer}  {row.peak_bytes / 1e6:5.0f} MB{cpu}{setting}"
 
 
 @dataclass(frozen=True)
