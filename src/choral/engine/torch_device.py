@@ -8,6 +8,7 @@ from choral.config import ComputeType
 from choral.engine.room import divide, free_memory
 from choral.engine.runner import Capacity
 from choral.errors import UsageError
+from choral.model import int8
 from choral.model.dims import ModelDims
 
 # What is kept between products; with int8 only the products themselves are made of bytes.
@@ -33,6 +34,8 @@ def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
         return "float16" if device.type == "cuda" else "float32"
     if wanted == "int8" and device.type != "cpu":
         raise UsageError("compute type int8 is for CPUs with this engine; a GPU takes float16 or bfloat16")
+    if wanted == "int8" and not int8.is_fast_here():
+        raise UsageError("this CPU has no instructions for int8 (VNNI): use float32, or --engine ctranslate2")
     return wanted
 
 

@@ -23,9 +23,9 @@ from choral.engine.steps import Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import Align, Aligned, DetectLanguage, Languages, WindowAudio, Work
 from choral.errors import UsageError
+from choral.model import int8
 from choral.model.checkpoint import Checkpoint
 from choral.model.decoder import Memory, Rows
-from choral.model.int8 import quantize
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
@@ -44,7 +44,7 @@ class TorchRunner:
         self._alignment_heads = checkpoint.alignment_heads
         self._network = Whisper.from_checkpoint(checkpoint, device, dtype)
         if self.compute_type == "int8":
-            quantize(self._network)
+            int8.quantize(self._network)
         self.capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots)
         n_slots = self.capacity.n_slots
         self._memory = Memory(checkpoint.dims, n_slots, device, dtype)
@@ -65,7 +65,7 @@ class TorchRunner:
         prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         audio_slots = [start.slots[0] for start in starts]
         features = torch.stack([start.features for start in starts])
-        self._network.decoder.hear(features, torch.tensor(audio_slots, device=self._device), self._memory)
+        self._network.decoder.hear(features, audio_slots, self._memory)
         rows = Rows.of(audio_slots, [0] * len(starts), [(slot, 1) for slot in audio_slots], self._device)
         states = self._network.decoder(self._padded(prompts), rows, self._memory)
 

@@ -128,12 +128,13 @@ class TextDecoder(nn.Module):
         # Tokens are read and written by one matrix; whoever has a faster product with it puts it here.
         self.unembedding: nn.Module | None = None
 
-    def hear(self, features: Tensor, slots: Tensor, memory: Memory) -> None:  # [n, frames, state]
+    def hear(self, features: Tensor, slots: Sequence[int], memory: Memory) -> None:  # [n, frames, state]
         """Puts the keys and values of encoded audio into their places."""
         for layer, block in enumerate(self.blocks):
             keys, values = block.cross_attn.keys_values(features)
-            memory.heard_keys[layer].index_copy_(0, slots, keys)
-            memory.heard_values[layer].index_copy_(0, slots, values)
+            for row, slot in enumerate(slots):
+                memory.heard_keys[layer, slot].copy_(keys[row])
+                memory.heard_values[layer, slot].copy_(values[row])
 
     def forward(self, tokens: Tensor, rows: Rows, memory: Memory) -> Tensor:
         """Runs `tokens` [rows, n], each row after what is written in its place; gives the states [rows, n, state]."""
