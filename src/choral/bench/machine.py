@@ -18,6 +18,7 @@ PACKAGES = (
     "openai-whisper",
     "faster-whisper",
     "transformers",
+    "pywhispercpp",
 )
 
 
