@@ -17,13 +17,15 @@ from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral import errors, formats
-    from choral.api import Model, load
+    from choral.api import Model, load, load_with
     from choral.audio.recording import Recording
+    from choral.config import EngineSettings
     from choral.model.store import Store
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "EngineSettings",
     "Model",
     "Recording",
     "Segment",
@@ -35,11 +37,14 @@ __all__ = [
     "errors",
     "formats",
     "load",
+    "load_with",
 ]
 
 _HOMES = {
+    "EngineSettings": "choral.config",
     "Model": "choral.api",
     "load": "choral.api",
+    "load_with": "choral.api",
     "Recording": "choral.audio.recording",
     "Store": "choral.model.store",
 }

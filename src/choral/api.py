@@ -50,7 +50,7 @@ def load_with(
     *,
     on_download: Callable[[int, int | None], None] | None = None,
 ) -> Model:
-    """The same with all settings of the engine."""
+    """The same with every setting of the engine: its slots, encoder budget, queue limit, and so on."""
     kind = pick_engine(settings)
     name = str(model) if model is not None else default_model(cuda=kind == "torch" and uses_cuda(settings))
     checkpoint = open_checkpoint(Store().resolve(name, on_progress=on_download))

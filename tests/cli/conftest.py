@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from collections.abc import Callable, Iterator
@@ -10,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from choral.cli import sinks
+from choral.storage import storage_errors
 from terminal_screen import COMMAND, Terminal
 
 
@@ -50,3 +53,14 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
     yield start
     for each in opened:
         each.close()
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No result can be written."""
+
+    def write_nothing(path: Path, content: str) -> None:
+        with storage_errors(path):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(sinks, "write_file", write_nothing)

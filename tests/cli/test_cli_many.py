@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import shlex
@@ -21,7 +20,6 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.cli import sinks
 from choral.cli.crew import files_at_once
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
@@ -29,7 +27,6 @@ from choral.cli.outputs import plan_outputs
 from choral.cli.sinks import FileSink
 from choral.cli.stoppable import Stopped, open_until
 from choral.cli.work import Request, Work
-from choral.storage import storage_errors
 from choral.types import SubtitleOptions, TranscribeOptions
 from terminal_screen import COMMAND
 
@@ -179,14 +176,9 @@ def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
     texts: list[str],
     tiny_en_pt: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    full_disk: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def write_nothing(path: Path, content: str) -> None:
-        with storage_errors(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(sinks, "write_file", write_nothing)
     inputs = expand(map(str, clips)).found
     with package.load(tiny_en_pt) as model:
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import signal
@@ -14,14 +13,12 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.cli import sinks
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import plan_outputs
 from choral.cli.progress import Unseen
 from choral.cli.sinks import FileSink
 from choral.cli.work import Request, Work
-from choral.storage import storage_errors
 from choral.types import SubtitleOptions, TranscribeOptions
 
 Run = Callable[..., Any]
@@ -52,14 +49,9 @@ def test_a_full_disk_ends_the_run_and_the_text_is_printed(
     clips: list[Path],
     tiny_en_pt: Path,
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    full_disk: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    def write_nothing(path: Path, content: str) -> None:
-        with storage_errors(path):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(sinks, "write_file", write_nothing)
     inputs = expand(map(str, clips)).found
     request = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
     with package.load(tiny_en_pt) as model:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from choral.cli.interrupts import held_back
 from choral.cli.progress import clock, is_watched, message, printable, shorten, size, speed, time_left
 
 if TYPE_CHECKING:
@@ -84,12 +85,14 @@ class Bars:
             redirect_stderr=False,
             refresh_per_second=10,
         )
-        self._live.start(refresh=True)
+        with held_back():  # lines drawn by halves could not be wiped
+            self._live.start(refresh=True)
 
     def _erase(self) -> None:
         if self._live is not None:
-            self._live.stop()
-            self._live = None
+            with held_back():
+                self._live.stop()
+                self._live = None
 
     def _table(self) -> Table:
         """The files that were begun first, and below them the bar for all: it must not fall off a small screen."""

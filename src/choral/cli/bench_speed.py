@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
 from choral.cli.bars import download_bar
-from choral.cli.loading import add_machine_flags
+from choral.cli.loading import add_machine_flags, settings_of
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import message
 from choral.config import EngineSettings
@@ -146,12 +146,7 @@ def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequen
 def make_setup(arguments: argparse.Namespace) -> Setup:
     from choral.bench.entrants import Setup
 
-    settings = EngineSettings(
-        engine=arguments.engine,
-        device=arguments.device,
-        compute_type=arguments.compute_type,
-        threads=arguments.threads,
-    )
+    settings = settings_of(arguments)
     device = pick_device(settings)
     usual = ("float32", "int8") if device == "cpu" else ("float16", "int8")
     return Setup(

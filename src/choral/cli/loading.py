@@ -57,14 +57,6 @@ def load_model(arguments: argparse.Namespace) -> Model:
     """The model that the flags name, fetched first if needed."""
     import choral
 
-    settings = settings_of(arguments)
     label = f"loading {arguments.model}" if arguments.model else "loading the model"
     with download_bar(label, is_quiet=getattr(arguments, "quiet", False)) as on_download:
-        return choral.load(
-            arguments.model,
-            engine=settings.engine,
-            device=settings.device,
-            compute_type=settings.compute_type,
-            threads=settings.threads,
-            on_download=on_download,
-        )
+        return choral.load_with(settings_of(arguments), arguments.model, on_download=on_download)

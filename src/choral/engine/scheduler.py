@@ -94,8 +94,9 @@ class Scheduler:
         shares = [max(1, job.n_slots) for job in step.jobs]
         accounts = [self._fair.account(job.caller) for job in step.jobs]
         self._fair.move_clocks(accounts)
+        share_s = seconds / sum(shares)
         for account, share in zip(accounts, shares, strict=True):
-            self._fair.charge(account, seconds * share / sum(shares))
+            self._fair.charge(account, share * share_s)
 
     def _enter(self) -> list[Job]:
         """The windows that get a place now: one of each caller in turn, then a second, as far as there is room."""
