@@ -68,6 +68,7 @@ def silent(call: str) -> None:
 class FakeRunner:
     n_slots: int = 8
     n_cached: int = 4
+    n_lanes: int = field(default=1, kw_only=True)
     seconds: Seconds = field(default_factory=Seconds)
     clock: Clock = field(default_factory=Clock)
     plans: dict[int, Plan] = field(default_factory=dict)
@@ -81,7 +82,7 @@ class FakeRunner:
     compute_type: str = "float32"
 
     def __post_init__(self) -> None:
-        self.capacity = Capacity(self.n_slots, 1000, FEATURES_BYTES, self.n_cached * FEATURES_BYTES)
+        self.capacity = Capacity(self.n_slots, 1000, FEATURES_BYTES, self.n_cached * FEATURES_BYTES, self.n_lanes)
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[bytes]:
         self.on_call("encode")

@@ -59,8 +59,10 @@ class Stepper:
         return made
 
 
-def stepper(clock: Clock, n_slots: int = 8, most: int = 4, n_cached: int = 100, **seconds: float) -> Stepper:
-    return Stepper(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock), most)
+def stepper(
+    clock: Clock, n_slots: int = 8, most: int = 4, n_cached: int = 100, n_lanes: int = 1, **seconds: float
+) -> Stepper:
+    return Stepper(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes), most)
 
 
 def kinds(steps: Sequence[Step | None]) -> list[str]:

@@ -25,7 +25,7 @@ def test_fixed_and_per_item_costs_are_told_apart():
     cost = learnt(*[(n, 0.01 + 0.002 * n) for n in (1, 4, 16, 2)])
     assert [cost.seconds(n) for n in (0, 1, 10)] == pytest.approx([0.01, 0.012, 0.03])
     assert cost.most_items(0.0305, 21) == 10
-    assert cost.most_items(0.1, 21) == 21
+    assert cost.most_items(0.1, 21) == 21  # as many as there are, and 16 were seen
     assert cost.most_items(0.001, 21) == 1
 
 
@@ -36,7 +36,11 @@ def test_of_one_size_all_is_put_down_to_the_items():
 
 
 def test_items_that_come_free_are_not_counted():
-    assert learnt((1, 0.05), (10, 0.05)).most_items(0.06, 21) == 21
+    assert learnt((1, 0.05), (11, 0.05)).most_items(0.06, 21) == 21
+
+
+def test_a_guess_reaches_no_further_than_twice_what_was_tried():
+    assert learnt((1, 0.3), (2, 0.2)).most_items(0.1, 21) == 4
 
 
 def test_costs_never_fall_below_nothing():

@@ -149,7 +149,7 @@ def test_the_encoder_takes_no_more_than_its_budget(clock: Clock):
     for _ in range(12):
         desk.submit()
     desk.steps()
-    assert desk.runner.encoded[:3] == [1, 4, 4]  # what a window costs is not known before the first
+    assert desk.runner.encoded[:4] == [1, 2, 4, 4]  # what a window costs is not known before the first
 
 
 def test_an_encoder_step_holds_nobody_up_for_long(clock: Clock):
@@ -243,3 +243,54 @@ def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
     made = desk.steps()
     first = next(step for step in made if isinstance(step, Decode))
     assert set(first.jobs) == set(jobs)
+
+
+# Lanes
+
+
+def test_the_encoder_s_lanes_are_filled_however_long_a_window_takes(clock: Clock):
+    desk = stepper(clock, n_lanes=2, encode=3.0)
+    for _ in range(4):
+        desk.submit()
+    entered = [len(step.jobs) for step in desk.steps() if isinstance(step, Encode)]
+    assert entered == [2, 2]
+
+
+def test_a_window_waits_for_a_second_place_so_that_two_are_encoded_together(clock: Clock):
+    desk = stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
+    first = [desk.submit(n_tokens=n) for n in (5, 8, 20, 20)]
+    until_decoding(desk, first)
+    waiting = [desk.submit(), desk.submit()]
+    steps = []
+    while not first[1].future.done():
+        assert not waiting[0].slots
+        steps.append(desk.step())
+    assert first[0].future.done()
+    assert set(kinds(steps)) == {"Decode"}
+    entering = desk.step()
+    assert isinstance(entering, Encode)
+    assert set(entering.jobs) == set(waiting)
+
+
+def test_the_last_window_waits_for_nobody(clock: Clock):
+    desk = stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
+    first = [desk.submit(n_tokens=n) for n in (5, 20, 20, 20)]
+    until_decoding(desk, first)
+    last = desk.submit()
+    while not first[0].future.done():
+        desk.step()
+    entering = desk.step()
+    assert isinstance(entering, Encode)
+    assert entering.jobs == (last,)
+
+
+def test_audio_that_is_encoded_already_waits_for_nobody(clock: Clock):
+    desk = stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
+    first = [desk.submit(n_tokens=n, key=n) for n in (5, 20, 21, 22)]
+    until_decoding(desk, first)
+    again, _ = desk.submit(key=20), desk.submit()
+    while not first[0].future.done():
+        desk.step()
+    entering = desk.step()
+    assert kinds([entering]) == ["Prefill"]
+    assert entering.jobs[0] is again

@@ -31,7 +31,7 @@ def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
     again if it left and came back, level with whoever is served. Where there are two classes, one has four times that.
     """
     seconds, n_slots = runner.seconds, runner.n_slots
-    to_begin_s = max(HOLD_UP_S, seconds.encode) + 2 * seconds.decode
+    to_begin_s = max(HOLD_UP_S, seconds.encode * runner.n_lanes) + 2 * seconds.decode
     to_end_s = n_slots * MOST_TOKENS * (seconds.decode + seconds.row * n_slots)
     is_mixed = len({caller.priority for caller in callers}) > 1
     return 2 * (to_begin_s + to_end_s) * len(callers) * (CHARGE["batch"] / CHARGE["interactive"] if is_mixed else 1)
@@ -58,18 +58,26 @@ class Callers(RuleBasedStateMachine):
     @initialize(
         n_slots=st.integers(1, 12),
         most_encoded=st.integers(1, 4),
+        n_lanes=st.integers(1, 3),
         n_cached=st.integers(0, 5),
         encode_s=st.sampled_from([0.002, 0.01, 0.04, 0.3]),
         decode_s=st.sampled_from([0.001, 0.02]),
         row_s=st.sampled_from([0.0, 0.001, 0.02]),
     )
     def start(
-        self, n_slots: int, most_encoded: int, n_cached: int, encode_s: float, decode_s: float, row_s: float
+        self,
+        n_slots: int,
+        most_encoded: int,
+        n_lanes: int,
+        n_cached: int,
+        encode_s: float,
+        decode_s: float,
+        row_s: float,
     ) -> None:
         clock = Clock()
         self.time = patch.object(choral.engine.worker, "time", clock)
         self.time.start()
-        self.runner = FakeRunner(n_slots, n_cached, Seconds(encode_s, decode_s, row_s), clock)
+        self.runner = FakeRunner(n_slots, n_cached, Seconds(encode_s, decode_s, row_s), clock, n_lanes=n_lanes)
         self.desk = Stepper(self.runner, most_encoded)
         self.most_encoded = most_encoded
         self.callers = [Caller("batch" if i % 3 == 2 else "interactive") for i in range(N_CALLERS)]
@@ -199,12 +207,14 @@ LOADS = st.lists(
 
 
 @settings(max_examples=60, deadline=None)
-@given(n_slots=st.integers(5, 12), seconds=SECONDS, loads=LOADS, most_encoded=st.integers(1, 4))
+@given(
+    n_slots=st.integers(5, 12), seconds=SECONDS, loads=LOADS, most_encoded=st.integers(1, 4), n_lanes=st.integers(1, 3)
+)
 def test_nobody_is_left_out_however_long_it_goes_on(
-    n_slots: int, seconds: Seconds, loads: list[Load], most_encoded: int
+    n_slots: int, seconds: Seconds, loads: list[Load], most_encoded: int, n_lanes: int
 ):
     clock = Clock()
-    desk = Stepper(FakeRunner(n_slots, 5, seconds, clock), most_encoded)
+    desk = Stepper(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), most_encoded)
     waits = Waits(desk.runner, [load.caller for load in loads])
     under_way: dict[Caller, list[Job]] = {load.caller: [] for load in loads}
     with patch.object(choral.engine.worker, "time", clock):

@@ -12,7 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from choral.model import half, int8
+from choral.model.decoder import Memory, Rows
+from choral.model.dims import ModelDims
 from choral.model.fast_attention import QUERIES, attend_fast
+from choral.model.half import HalfMemory, runs
 from choral.model.int8 import Int8Linear, Int8Unembedding, quantize
 from choral.model.weights import open_checkpoint
 from choral.model.whisper import Whisper
@@ -205,3 +208,44 @@ def test_the_decoder_answers_as_in_float32(tiny_en: Whisper, quantized: Whisper)
         assert relative_error(swapped.cross_attn.query(states), plain.cross_attn.query(states)) < 0.02
     logits = quantized.decoder.unembedding(states)
     assert relative_error(logits, F.linear(states, tiny_en.decoder.token_embedding.weight)) < 0.02
+
+
+# What was heard, in bfloat16
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("n_tokens", [1, 5])
+@pytest.mark.parametrize(
+    "hearers", [[(0, 1)], [(2, 1), (3, 1), (4, 1)], [(0, 1), (2, 3), (5, 3), (6, 3)], [(6, 1), (1, 2)]]
+)
+def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_tokens: int) -> None:
+    plain, halved = memories()
+    n_rows = sum(n for _, n in hearers)
+    rows = Rows.of(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
+    queries = torch.randn(n_rows, 6, n_tokens, 64)
+    expected = plain.attend_heard(1, queries, rows)
+    assert relative_error(halved.attend_heard(1, queries, rows), expected) < 0.02
+
+
+@needs_bfloat16
+def test_what_a_row_heard_does_not_depend_on_its_neighbours() -> None:
+    _, halved = memories()
+    queries = torch.randn(4, 6, 1, 64)
+    together = Rows.of([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
+    heard = halved.attend_heard(0, queries, together)
+    for row, hearer in enumerate(together.hearers):
+        alone = Rows.of([0], [0], [hearer], torch.device("cpu"))
+        assert torch.equal(halved.attend_heard(0, queries[row : row + 1], alone)[0], heard[row])
+
+
+def memories() -> tuple[Memory, HalfMemory]:
+    dims = ModelDims(80, 1500, 384, 6, 2, 1000, 16, 384, 6, 2)
+    plain, halved = Memory(dims, 8, torch.device("cpu"), torch.float32), HalfMemory(dims, 8)
+    for wide, narrow in ((plain.heard_keys, halved.heard_keys), (plain.heard_values, halved.heard_values)):
+        wide.normal_()
+        narrow.copy_(wide)
+    return plain, halved
+
+
+def test_neighbours_with_as_many_rows_are_found() -> None:
+    assert list(runs([(3, 1), (4, 1), (6, 1), (7, 2), (8, 2), (2, 2)])) == [(3, 2, 1), (6, 1, 1), (7, 2, 2), (2, 1, 2)]

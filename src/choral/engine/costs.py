@@ -10,12 +10,14 @@ class StepCost:
 
     def __init__(self) -> None:
         self._weight = self._n = self._s = self._nn = self._ns = 0.0
+        self._most_seen = 0
 
     @property
     def is_known(self) -> bool:
         return self._weight > 0
 
     def learn(self, n_items: int, seconds: float) -> None:
+        self._most_seen = max(self._most_seen, n_items)
         sums = ((self._weight, 1.0), (self._n, n_items), (self._s, seconds))
         self._weight, self._n, self._s = (MEMORY * old + new for old, new in sums)
         self._nn = MEMORY * self._nn + n_items * n_items
@@ -36,6 +38,7 @@ class StepCost:
         """How many items, at least one, a step of so many seconds may have."""
         if not self.is_known:
             return 1
+        n_most = min(n_most, 2 * self._most_seen)  # a guess reaches no further than that
         per_item = self.seconds(2) - self.seconds(1)
         if per_item <= 0:
             return n_most

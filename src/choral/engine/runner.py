@@ -33,6 +33,7 @@ class Capacity:
     slot_bytes: int
     features_bytes: int  # of one encoder result
     cache_bytes: int
+    n_lanes: int = 1  # windows that the encoder takes side by side, in little more time than one
 
 
 class Runner(Protocol):

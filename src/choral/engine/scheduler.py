@@ -26,9 +26,9 @@ RESERVE = 8  # one place in so many is kept for callers that have none
 
 
 class Scheduler:
-    def __init__(self, slots: Slots, cache: EncoderCache[Any], most_encoded_together: int) -> None:
+    def __init__(self, slots: Slots, cache: EncoderCache[Any], most_encoded_together: int, n_lanes: int = 1) -> None:
         self.slots, self.cache = slots, cache
-        self.most_encoded_together = most_encoded_together
+        self.most_encoded_together, self.n_lanes = most_encoded_together, min(n_lanes, most_encoded_together)
         self.encode_cost, self.decode_cost = StepCost(), StepCost()
         self.n_waiting = self.n_hits = 0
         self.jobs: dict[Job, None] = {}  # all of them
@@ -100,7 +100,7 @@ class Scheduler:
 
     def _enter(self) -> list[Job]:
         """The windows that get a place now: one of each caller in turn, then a second, as far as there is room."""
-        n_most = self.encode_cost.most_items(HOLD_UP_S, self.most_encoded_together)
+        n_most = max(self.n_lanes, self.encode_cost.most_items(HOLD_UP_S, self.most_encoded_together))
         entered: list[Job] = []
         for line in self._fair.in_turn():
             decoding_s = [account.served_s for account in self._decoding if self._fair.line(account) is line]
@@ -121,8 +121,9 @@ class Scheduler:
         while len(entered) < n_most and not must_wait and (account := line.pop()) is not None:
             popped.append(account)
             if self._may_take_more(account):
-                is_early = not entered and account.served_s > latest_s
-                must_wait = is_early or account.waiting[0].n_slots > self.slots.n_free
+                job = account.waiting[0]
+                is_early = not entered and (account.served_s > latest_s or self._waits_for_company(job))
+                must_wait = is_early or job.n_slots > self.slots.n_free
                 if not must_wait:
                     entered.append(self._give_place(account))
         for account in popped:
@@ -133,6 +134,11 @@ class Scheduler:
         """The last places are for callers that have none."""
         n_left = self.slots.n_free - account.waiting[0].n_slots
         return account.n_slots == 0 or n_left >= self.slots.n_slots // RESERVE
+
+    def _waits_for_company(self, job: Job) -> bool:
+        """Encoded alone it would leave lanes empty that others, with a place each, could fill."""
+        n_together = min(self.n_lanes, self.n_waiting)
+        return bool(self._decoding) and 0 < job.n_slots <= self.slots.n_free < n_together and job.key not in self.cache
 
     def _give_place(self, account: Account) -> Job:
         job = account.waiting.popleft()

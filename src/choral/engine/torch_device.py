@@ -14,7 +14,7 @@ from choral.model.dims import ModelDims
 # What is kept between products; with int8 only the products themselves are made of bytes.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.float32}
 # More rows than this gain a CPU nothing, and make each of them wait longer for its next token.
-MOST_SLOTS = {"cpu": 16, "cuda": 64}
+MOST_SLOTS = {"cpu": 32, "cuda": 64}
 
 
 def pick_device(name: str) -> torch.device:

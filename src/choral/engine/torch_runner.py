@@ -5,8 +5,9 @@ Float32 on a CPU is the reference for everything else. A runner belongs to one t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from choral.config import EngineSettings
 from choral.engine.decoding import Decoding, answered
+from choral.engine.lanes import Lanes
 from choral.engine.prompt import initial_tokens, require_known
 from choral.engine.rules import Rules
 from choral.engine.runner import Start
@@ -23,11 +25,16 @@ from choral.engine.steps import Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import Align, Aligned, DetectLanguage, Languages, WindowAudio, Work
 from choral.errors import UsageError
-from choral.model import int8
+from choral.model import half, int8
 from choral.model.checkpoint import Checkpoint
 from choral.model.decoder import Memory, Rows
+from choral.model.half import HalfMemory
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
+
+Part = TypeVar("Part")
+
+FEWEST_IN_LANE = 3  # windows whose step is worth a lane
 
 
 class TorchRunner:
@@ -46,14 +53,25 @@ class TorchRunner:
         if self.compute_type == "int8":
             int8.quantize(self._network)
         self.capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots)
+        self._lanes = Lanes() if device.type == "cpu" else None
+        if self._lanes:
+            self.capacity = replace(self.capacity, n_lanes=self._lanes.n_lanes)
         n_slots = self.capacity.n_slots
-        self._memory = Memory(checkpoint.dims, n_slots, device, dtype)
+        if self.compute_type == "int8" and half.is_fast_here():
+            self._memory: Memory = HalfMemory(checkpoint.dims, n_slots)
+        else:
+            self._memory = Memory(checkpoint.dims, n_slots, device, dtype)
         self._rules = Rules(tokenizer, checkpoint.dims.n_vocab, n_slots, device)
         self._next_tokens = torch.zeros(n_slots, dtype=torch.long, device=device)
         self._decodings: dict[int, Decoding] = {}  # by their first slot, where their audio lies
 
-    @torch.inference_mode()
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
+        if self._lanes and len(audios) > 1:
+            return [features for (features,) in self._lanes.map(self._encode, [[audio] for audio in audios])]
+        return self._encode(audios)
+
+    @torch.inference_mode()
+    def _encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:
         mels = np.stack([audio.log_mel(self._dims.n_mels) for audio in audios])
         dtype = self._network.encoder.conv1.weight.dtype
         features: Tensor = self._network.encoder(torch.from_numpy(mels).to(self._device, dtype))
@@ -85,13 +103,27 @@ class TorchRunner:
     @torch.inference_mode()
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
         """One token further for all rows of these windows, in one pass through the network."""
-        decodings = [self._decodings[slots[0]] for slots in windows]
+        decodings = [self._decodings[slot] for slot in sorted(slots[0] for slots in windows)]  # neighbours together
+        outcomes = self._choose(decodings, torch.cat(self._in_lanes(self._step, decodings)))
+        by_slot = {decoding.slots[0]: outcome for decoding, outcome in zip(decodings, outcomes, strict=True)}
+        return [by_slot[slots[0]] for slots in windows]
+
+    def _in_lanes(self, action: Callable[[Sequence[Part]], Tensor], parts: Sequence[Part]) -> list[Tensor]:
+        """Side by side where there are enough of them, as many in each lane."""
+        if self._lanes is None or len(parts) < FEWEST_IN_LANE * self._lanes.n_lanes:
+            return [action(parts)]
+        n_each = -(-len(parts) // self._lanes.n_lanes)
+        return self._lanes.map(action, [parts[start : start + n_each] for start in range(0, len(parts), n_each)])
+
+    @torch.inference_mode()
+    def _step(self, decodings: Sequence[Decoding]) -> Tensor:
+        """The logits of all their rows, after the token each was given last."""
         slots = [slot for decoding in decodings for slot in decoding.row_slots]
         lengths = [decoding.length - 1 for decoding in decodings for _ in decoding.search.rows]
         hearers = [(decoding.slots[0], len(decoding.search.rows)) for decoding in decodings]
         rows = Rows.of(slots, lengths, hearers, self._device)
         states = self._network.decoder(self._next_tokens[rows.slots][:, None], rows, self._memory)
-        return self._choose(decodings, self._network.decoder.logits(states[:, -1]))
+        return self._network.decoder.logits(states[:, -1])
 
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:

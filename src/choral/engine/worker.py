@@ -69,7 +69,7 @@ class Worker:
         self.runner = runner
         capacity = runner.capacity
         self.cache: EncoderCache[object] = EncoderCache(capacity.cache_bytes)
-        self.scheduler = Scheduler(Slots(capacity.n_slots), self.cache, most_encoded_together)
+        self.scheduler = Scheduler(Slots(capacity.n_slots), self.cache, most_encoded_together, capacity.n_lanes)
         self.queue: SimpleQueue[Submitted | GivenUp | Forget | Over] = SimpleQueue()
         self.counts = Counts()
         self.on_step: Callable[[StepRecord], None] | None = None

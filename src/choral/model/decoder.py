@@ -20,15 +20,23 @@ from choral.model.layers import MLP, Attention, attend, attend_with_scores
 class Memory:
     """Keys and values in places of fixed size, each tensor [layers, slots, heads, positions, head_dim]."""
 
-    def __init__(self, dims: ModelDims, n_slots: int, device: torch.device, dtype: torch.dtype) -> None:
+    def __init__(
+        self,
+        dims: ModelDims,
+        n_slots: int,
+        device: torch.device,
+        dtype: torch.dtype,
+        heard_dtype: torch.dtype | None = None,
+    ) -> None:
         head_dim = dims.n_text_state // dims.n_text_head
 
-        def places(n_positions: int) -> Tensor:
+        def places(n_positions: int, dtype: torch.dtype) -> Tensor:
             shape = (dims.n_text_layer, n_slots, dims.n_text_head, n_positions, head_dim)
             return torch.empty(shape, device=device, dtype=dtype)
 
-        self.heard_keys, self.heard_values = places(dims.n_audio_ctx), places(dims.n_audio_ctx)
-        self.keys, self.values = places(dims.n_text_ctx), places(dims.n_text_ctx)
+        self.keys, self.values = places(dims.n_text_ctx, dtype), places(dims.n_text_ctx, dtype)
+        self.heard_keys = places(dims.n_audio_ctx, heard_dtype or dtype)
+        self.heard_values = torch.empty_like(self.heard_keys)
 
     def store(self, layer: int, rows: Rows, k: Tensor, v: Tensor) -> None:
         """The newest tokens of all rows: whole prompts from the start, or one token each at its row's end."""
@@ -38,6 +46,15 @@ class Memory:
         else:
             self.keys[layer, rows.slots, :, rows.lengths] = k[:, :, 0]
             self.values[layer, rows.slots, :, rows.lengths] = v[:, :, 0]
+
+    def attend_heard(self, layer: int, queries: Tensor, rows: Rows) -> Tensor:  # [rows, heads, n, head_dim]
+        attended = []
+        for (slot, _), q in zip(rows.hearers, torch.split(queries, [n for _, n in rows.hearers]), strict=True):
+            by_head = q.transpose(0, 1)  # [heads, rows, n, head_dim]
+            keys, values = self.heard_keys[layer, slot : slot + 1], self.heard_values[layer, slot : slot + 1]
+            heard = attend(by_head.flatten(1, 2)[None], keys, values)
+            attended.append(heard.view(by_head.shape).transpose(0, 1))
+        return torch.cat(attended)
 
     def copy(self, source_slots: Tensor, slots: Tensor, n_positions: int) -> None:
         """What was written in some places goes on in others, as beams that split or end do."""
@@ -94,14 +111,7 @@ class DecoderBlock(nn.Module):
         return self.attn.merge_heads(torch.cat(attended))
 
     def attend_cross(self, x: Tensor, layer: int, rows: Rows, memory: Memory) -> Tensor:
-        queries = torch.split(self.cross_attn.queries(x), [n_rows for _, n_rows in rows.hearers])
-        attended = []
-        for (slot, _), q in zip(rows.hearers, queries, strict=True):
-            by_head = q.transpose(0, 1)  # [heads, rows, n, head_dim]
-            keys, values = memory.heard_keys[layer, slot : slot + 1], memory.heard_values[layer, slot : slot + 1]
-            heard = attend(by_head.flatten(1, 2)[None], keys, values)
-            attended.append(heard.view(by_head.shape).transpose(0, 1))
-        return self.cross_attn.merge_heads(torch.cat(attended))
+        return self.cross_attn.merge_heads(memory.attend_heard(layer, self.cross_attn.queries(x), rows))
 
     def forward_with_scores(self, x: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Whole sequences [n, tokens, state] at once, with the cross-attention scores [n, heads, tokens, frames]."""
