@@ -20,6 +20,7 @@ from choral.remote import speech
 from choral.storage import cache_root, locked
 
 MODELS = cache_root() / "test-models"
+os.environ.setdefault("TRITON_INTERPRET", "1")  # before anything imports Triton: there may be no GPU to compile for
 
 
 def pytest_sessionstart() -> None:

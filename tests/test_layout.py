@@ -13,7 +13,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "choral"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
     {"errors", "checks", "types", "config", "storage"},
-    {"remote"},
+    {"remote", "kernels"},
     {"audio", "model"},
     {"engine"},
     {"longform"},

@@ -30,7 +30,8 @@ def test_a_window_cancelled_while_its_batch_was_chosen_is_not_run(clock: Clock):
 
 def test_a_failed_batch_is_tried_again_window_by_window(clock: Clock):
     desk = stepper(clock, encode=0.0001)
-    desk.submit()
+    for _ in range(3):
+        desk.submit()
     desk.steps()
     bad = desk.submit(key=66)
     desk.runner.bad_audio.add(bad.key)
@@ -40,7 +41,7 @@ def test_a_failed_batch_is_tried_again_window_by_window(clock: Clock):
     assert isinstance(made[1], Prefill)
     assert bad.future.exception(timeout=0) is not None
     assert [len(job.future.result(timeout=0).tokens) for job in good] == [3, 3, 3]
-    assert desk.runner.encoded[1:] == [1, 1]  # 5 once, 6 once
+    assert desk.runner.encoded[2:] == [1, 1]  # 5 once, 6 once
 
 
 @pytest.mark.parametrize("fault", ["raise", "answer"])

@@ -99,7 +99,7 @@ def _bands(n_mels: int) -> tuple[_Band, ...]:
 
 
 @cache
-def _hann() -> Float32:
+def hann() -> Float32:
     """The periodic Hann window, rounded as the reference rounds it: faint bins show the difference."""
     angles = np.arange(N_FFT, dtype=np.float32) * np.float32(2 * np.pi / N_FFT)
     return np.float32(0.5) - np.float32(0.5) * np.cos(angles.astype(np.float64)).astype(np.float32)
@@ -107,7 +107,7 @@ def _hann() -> Float32:
 
 def _log10_mel(samples: Float32, n_mels: int, n_frames: int, lead: int) -> Float32:
     frames = _frames(samples, n_frames, lead)
-    bands, window = _bands(n_mels), _hann()
+    bands, window = _bands(n_mels), hann()
     mel = np.empty((n_mels, n_frames), np.float32)
     windowed = np.empty((BLOCK_FRAMES, N_FFT), np.float32)
     spectra = np.empty((BLOCK_FRAMES, N_BINS), np.complex64)
@@ -127,10 +127,18 @@ def _log10_mel(samples: Float32, n_mels: int, n_frames: int, lead: int) -> Float
 
 def _frames(samples: Float32, n_frames: int, lead: int) -> Float32:
     """[n_frames, 400] overlapping views into one padded copy."""
-    # One sample more than the frames need: the mirror image of a single frame's half reaches that far.
-    padded = np.zeros(max(n_frames - 1, 0) * HOP_LENGTH + N_FFT + 1, np.float32)
-    n_mirrored = max(HALF_FRAME - lead, 0)
-    heard = samples[max(lead - HALF_FRAME, 0) :][: padded.size - n_mirrored]
-    padded[n_mirrored : n_mirrored + heard.size] = heard
-    padded[:n_mirrored] = padded[n_mirrored + 1 : 2 * n_mirrored + 1][::-1]
+    padded = np.empty(max(n_frames - 1, 0) * HOP_LENGTH + N_FFT, np.float32)
+    pad(samples, lead, padded)
     return np.lib.stride_tricks.sliding_window_view(padded, N_FFT)[::HOP_LENGTH][:n_frames]
+
+
+def pad(samples: Float32, lead: int, out: Float32) -> None:
+    """Fills `out` with what the frames from the first on hear: the signal's mirror image, the signal, zeros."""
+    n_mirrored = max(HALF_FRAME - lead, 0)
+    heard = samples[max(lead - HALF_FRAME, 0) :][: out.size - n_mirrored]
+    end = n_mirrored + heard.size
+    out[n_mirrored:end] = heard
+    out[end:] = 0
+    mirrored = samples[1 : 1 + n_mirrored]
+    out[n_mirrored - mirrored.size : n_mirrored] = mirrored[::-1]
+    out[: n_mirrored - mirrored.size] = 0

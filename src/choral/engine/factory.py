@@ -31,10 +31,15 @@ def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSe
 
 def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
     try:
+        from choral.engine.torch_device import has_gpu_path
         from choral.engine.torch_runner import TorchRunner
     except (ImportError, OSError) as error:
         raise MissingDependency(f"PyTorch is installed and does not load ({error}): see `choral doctor`") from error
-    return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
+    if not has_gpu_path(settings.device, checkpoint.dims):
+        return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
+    from choral.engine.gpu_runner import GpuRunner
+
+    return Engine(GpuRunner(checkpoint, tokenizer, settings), settings)
 
 
 def ctranslate2_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:

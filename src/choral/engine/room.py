@@ -13,12 +13,20 @@ MOST_CACHE_BYTES = 1 << 30
 UNKNOWN_MEMORY = 16 << 30  # where the system does not tell
 
 
-def divide(free_bytes: int, dims: ModelDims, item_bytes: int, *, n_slots: int, most_slots: int) -> Capacity:
+def divide(
+    free_bytes: int,
+    dims: ModelDims,
+    item_bytes: int,
+    *,
+    n_slots: int,
+    most_slots: int,
+    slots_share: float = SLOTS_SHARE,
+) -> Capacity:
     """`item_bytes` is the size of one number; `n_slots` of 0 means as many as there is room for."""
     positions = dims.n_audio_ctx + dims.n_text_ctx
     slot_bytes = dims.n_text_layer * 2 * positions * dims.n_text_state * item_bytes
     return Capacity(
-        n_slots=n_slots or max(FEWEST_SLOTS, min(most_slots, int(free_bytes * SLOTS_SHARE) // slot_bytes)),
+        n_slots=n_slots or max(FEWEST_SLOTS, min(most_slots, int(free_bytes * slots_share) // slot_bytes)),
         slot_bytes=slot_bytes,
         features_bytes=dims.n_audio_ctx * dims.n_audio_state * item_bytes,
         cache_bytes=min(MOST_CACHE_BYTES, int(free_bytes * CACHE_SHARE)),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
+
 import torch
 
 from choral.config import ComputeType
-from choral.engine.room import divide, free_memory
+from choral.engine.room import SLOTS_SHARE, divide, free_memory
 from choral.engine.runner import Capacity
 from choral.errors import UsageError
 from choral.model import int8
@@ -13,8 +15,9 @@ from choral.model.dims import ModelDims
 
 # What is kept between products; with int8 only the products themselves are made of bytes.
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.float32}
-# More rows than this gain a CPU nothing, and make each of them wait longer for its next token.
-MOST_SLOTS = {"cpu": 32, "cuda": 64}
+# More rows than this gain next to nothing, and make each of them wait longer for its next token.
+MOST_SLOTS = {"cpu": 32, "cuda": 256}
+GPU_SLOTS_SHARE = 0.7  # of the memory that is free; a CPU has other things to do with its own
 
 
 def pick_device(name: str) -> torch.device:
@@ -27,6 +30,14 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def has_gpu_path(device_name: str, dims: ModelDims) -> bool:
+    """Whether there is a GPU that kernels can be compiled for, and a model of a shape that they take."""
+    head_dim = dims.n_text_state // dims.n_text_head
+    is_shape_known = head_dim in (16, 32, 64, 128)
+    is_cuda = pick_device(device_name).type == "cuda"
+    return is_cuda and is_shape_known and importlib.util.find_spec("triton") is not None
 
 
 def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
@@ -42,4 +53,5 @@ def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
 def capacity_of(dims: ModelDims, device: torch.device, dtype: torch.dtype, n_slots: int) -> Capacity:
     """How many slots there are, and how many encoder results are kept, in the memory that is free now."""
     free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    return divide(free_bytes, dims, dtype.itemsize, n_slots=n_slots, most_slots=MOST_SLOTS[device.type])
+    most_slots, share = MOST_SLOTS[device.type], GPU_SLOTS_SHARE if device.type == "cuda" else SLOTS_SHARE
+    return divide(free_bytes, dims, dtype.itemsize, n_slots=n_slots, most_slots=most_slots, slots_share=share)

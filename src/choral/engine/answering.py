@@ -1,0 +1,65 @@
+"""Questions that are answered in one go, from features: where a known text lies, and which language is spoken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from choral.engine.decoding import answered
+from choral.engine.prompt import require_known
+from choral.engine.steps import Outcome
+from choral.engine.window import Align, Aligned, DetectLanguage, Languages, Work
+from choral.errors import UsageError
+from choral.model.decoder import TextDecoder
+from choral.model.tokenizer import Tokenizer
+
+
+class Answering:
+    def __init__(
+        self, decoder: TextDecoder, tokenizer: Tokenizer, alignment_heads: Sequence[tuple[int, int]], compute_type: str
+    ) -> None:
+        self._decoder, self._tokenizer = decoder, tokenizer
+        self._alignment_heads, self._compute_type = alignment_heads, compute_type
+
+    def answer(self, known: Sequence[tuple[Any, Work[Any]]]) -> list[Outcome]:
+        return [answered(self._answer(features, work), self._compute_type) for features, work in known]
+
+    def _answer(self, features: Tensor, work: Work[Any]) -> Aligned | Languages:
+        match work:
+            case Align():
+                return self._align(features, work)
+            case DetectLanguage():
+                return self._detect_language(features)
+            case other:
+                raise TypeError(f"the engine does not know the work {other!r}")
+
+    def _detect_language(self, features: Tensor) -> Languages:
+        tokenizer = self._tokenizer
+        if not tokenizer.is_multilingual:
+            raise UsageError("this model knows English only and cannot detect languages")
+        start = torch.tensor([[tokenizer.sot]], device=features.device)
+        states, _ = self._decoder.forward_with_scores(start, features[None])
+        logits = self._decoder.logits(states[0, 0])[list(tokenizer.language_tokens)]
+        probabilities = torch.softmax(logits, dim=-1).tolist()
+        return Languages(dict(zip(tokenizer.languages, probabilities, strict=True)))
+
+    def _align(self, features: Tensor, work: Align) -> Aligned:
+        """The cross-attention of a known text and the probability of each of its tokens."""
+        tokenizer = self._tokenizer
+        require_known(work.text_tokens, tokenizer)
+        start = tokenizer.sot_sequence(work.language, work.task)
+        sequence = [*start, tokenizer.no_timestamps, *work.text_tokens, tokenizer.eot]
+        tokens = torch.tensor([sequence], device=features.device)
+        states, scores = self._decoder.forward_with_scores(tokens, features[None])
+        logits = self._decoder.logits(states[0, len(start) : -2])
+        probs = torch.softmax(logits[:, : tokenizer.eot], dim=-1)
+        text = torch.tensor(work.text_tokens, device=features.device)
+        heads = torch.stack([scores[layer][0, head] for layer, head in self._alignment_heads])
+        return Aligned(
+            scores=heads.cpu().numpy(),
+            n_start_tokens=len(start),
+            token_probs=probs.gather(1, text[:, None])[:, 0].cpu().numpy(),
+        )

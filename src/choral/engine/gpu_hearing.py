@@ -1,0 +1,61 @@
+"""From samples to features on a GPU: mel spectrograms and encoder as one CUDA graph for each of a few batch sizes.
+
+Samples travel from pinned memory on a stream of their own, while the GPU works on other things.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from choral.audio.mel import pad
+from choral.engine.graphs import StepGraphs
+from choral.engine.window import WindowAudio
+from choral.model.gpu_encoder import GpuEncoder
+from choral.model.gpu_mel import N_PADDED, GpuMel
+
+SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 21)
+
+
+class Hearing:
+    def __init__(self, encoder: GpuEncoder, n_mels: int, most_windows: int, device: torch.device) -> None:
+        self._encoder, self._mel, self._device = encoder, GpuMel(n_mels, device), device
+        is_cuda = device.type == "cuda"
+        self._staged = torch.zeros(most_windows, N_PADDED, pin_memory=is_cuda)
+        self._samples = torch.zeros(most_windows, N_PADDED, device=device)
+        self._n_frames = torch.zeros(most_windows, dtype=torch.long, device=device)
+        self._peaks = torch.zeros(most_windows, device=device)
+        self._stream = torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]
+        sizes = [*(size for size in SIZES if size < most_windows), most_windows]
+        self._graphs = StepGraphs(self._hear, sizes, device)
+
+    def _hear(self, n: int) -> Tensor:
+        return self._encoder(self._mel(self._samples[:n], self._n_frames[:n], self._peaks[:n]))
+
+    def __call__(self, audios: Sequence[WindowAudio]) -> list[Tensor]:  # each [frames, state]
+        n = len(audios)
+        samples = self._travel(audios)
+        peaks = [math.nan if audio.mel_peak is None else audio.mel_peak for audio in audios]
+        self._samples[:n] = samples
+        self._n_frames[:n] = torch.tensor([audio.n_mel_frames for audio in audios]).to(self._device, non_blocking=True)
+        self._peaks[:n] = torch.tensor(peaks, dtype=torch.float32).to(self._device, non_blocking=True)
+        features = self._graphs.run(n)
+        return [features[window].clone() for window in range(n)]  # each can be forgotten without the others
+
+    def _travel(self, audios: Sequence[WindowAudio]) -> Tensor:
+        if self._stream is not None:
+            self._stream.synchronize()  # what travelled last has left its buffer
+        staged = self._staged[: len(audios)]
+        for own, audio in zip(staged.numpy(), audios, strict=True):
+            pad(audio.samples, audio.lead, own)
+        if self._stream is None:
+            return staged
+        with torch.cuda.stream(self._stream):
+            samples = staged.to(self._device, non_blocking=True)
+        working = torch.cuda.current_stream(self._device)
+        working.wait_stream(self._stream)
+        samples.record_stream(working)
+        return samples

@@ -1,0 +1,248 @@
+"""Runs windows on a GPU, continuously, and next to never waits for it.
+
+Rules, choice and what follows from it stay on the device: a burst of a few steps is launched as CUDA graphs, and while
+it runs the host reads what the burst before it decided. A row that has ended does nothing until the host has seen it.
+Beams compete on the host, which then looks at every step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from choral.config import EngineSettings
+from choral.engine.answering import Answering
+from choral.engine.choosing import Choosing
+from choral.engine.decoding import Decoding, not_numbers
+from choral.engine.gpu_hearing import Hearing
+from choral.engine.gpu_prompts import Prompts
+from choral.engine.gpu_state import NO_SPEECH, Beginning, GpuState, Report
+from choral.engine.graphs import StepGraphs, sizes_up_to
+from choral.engine.prompt import initial_tokens
+from choral.engine.runner import Start
+from choral.engine.steps import Failed, Finished, Ongoing, Outcome
+from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
+from choral.engine.window import Decode, Decoded, WindowAudio, Work
+from choral.kernels.choose import choose
+from choral.model.checkpoint import Checkpoint
+from choral.model.gpu_decoder import GpuDecoder, GpuMemory, StepRows
+from choral.model.gpu_encoder import GpuEncoder
+from choral.model.tokenizer import Tokenizer
+from choral.model.whisper import Whisper
+
+ENCODED_TOGETHER = 8  # windows from which on the encoder is about as fast as it gets
+BURST_S = 0.01  # what is launched before the host looks again, as far as that is more than one step
+MOST_STEPS = 8
+
+
+@dataclass(frozen=True, eq=False)
+class Running:
+    """A window in its places; beams have a decoding on the host."""
+
+    slots: tuple[int, ...]
+    work: Decode
+    is_watched: bool
+    first_burst: int
+    decoding: Decoding | None = None
+
+
+class GpuRunner:
+    name = "torch"
+
+    @torch.inference_mode()
+    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
+        self._device = device = pick_device(settings.device)
+        self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
+        dtype, dims = DTYPES[self.compute_type], checkpoint.dims
+        self._tokenizer, self._dims = tokenizer, dims
+        with self._on_device():
+            network = Whisper.from_checkpoint(checkpoint, device, dtype)
+            self._decoder = GpuDecoder(network.decoder)
+            self._answering = Answering(network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type)
+            n_encoded = max(1, settings.encoder_budget // dims.n_audio_ctx)
+            self._hearing = Hearing(GpuEncoder(network.encoder), dims.n_mels, n_encoded, device)
+            self.capacity = replace(capacity_of(dims, device, dtype, settings.slots), n_lanes=ENCODED_TOGETHER)
+            n_slots = self.capacity.n_slots
+            self._memory = GpuMemory(dims, n_slots, device, dtype, fp8=False)
+            self._state = GpuState(tokenizer, dims, n_slots, device)
+            self._prompts = Prompts(self._decoder, tokenizer, dims, self._memory, self._state)
+            self._choosing = Choosing(tokenizer, dims, self._memory, n_slots + 1, self.compute_type)
+            self._rows = torch.full((2, n_slots), n_slots, dtype=torch.int32, device=device)  # slots, audio slots
+            self._row_list: list[tuple[int, int]] = []
+            self._all_rows = torch.arange(n_slots, dtype=torch.int32, device=device)
+            self._graphs = StepGraphs(self._step, sizes_up_to(n_slots), device)
+        self._running: dict[int, Running] = {}  # by their first slot, where their audio lies
+        self._n_bursts = 0
+        self._reports = [Report(self._state), Report(self._state)]
+        self._timer = BurstTimer(device)
+
+    def _on_device(self) -> AbstractContextManager[Any]:
+        return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
+
+    def _step(self, n_rows: int) -> Tensor:
+        """One token further for the first rows: all that a graph holds."""
+        progress = self._state.progress
+        rows = StepRows(self._rows[0, :n_rows], self._rows[1, :n_rows], progress.lengths, progress.is_done)
+        logits = self._decoder.step(progress.next_tokens, rows, self._memory)
+        choose(logits, self._all_rows[:n_rows], rows.slots, self._state.wanted, progress, self._state.vocabulary)
+        return logits
+
+    @torch.inference_mode()
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
+        with self._on_device():
+            return self._hearing(audios)
+
+    @torch.inference_mode()
+    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+        prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
+        with self._on_device():
+            at_start, at_end = self._prompts(starts, prompts)
+            return self._begin(starts, prompts, at_start, at_end)
+
+    def _begin(
+        self, starts: Sequence[Start], prompts: Sequence[list[int]], at_start: Tensor, at_end: Tensor
+    ) -> list[Outcome]:
+        state = self._state
+        no_speech = torch.softmax(at_start, dim=-1)[:, self._tokenizer.no_speech]
+        lengths = [len(prompt) for prompt in prompts]
+        is_by_host = [is_beam_search(start.work) for start in starts]
+        state.begin([Beginning(*each) for each in zip(starts, lengths, is_by_host, strict=True)])
+        slots = [slot for start in starts for slot in start.slots]
+        self._copy_prompts(starts, max(lengths))
+        places = state.moved(torch.tensor(slots, dtype=torch.int32))
+        rows = [row for row, start in enumerate(starts) for _ in start.slots]
+        logit_rows = state.moved(torch.tensor(rows, dtype=torch.int32))
+        state.others[NO_SPEECH, places.long()] = no_speech[logit_rows.long()]
+        choose(at_end, logit_rows, places, state.wanted, state.progress, state.vocabulary)
+        return self._begun(starts, lengths, no_speech, at_end)
+
+    def _copy_prompts(self, starts: Sequence[Start], n_positions: int) -> None:
+        """Samples and beams go on from the one prompt of their window."""
+        pairs = [(start.slots[0], slot) for start in starts for slot in start.slots[1:]]
+        if pairs:
+            sources, targets = self._state.moved(torch.tensor(pairs)).t()
+            self._memory.copy(sources, targets, n_positions)
+
+    def _begun(
+        self, starts: Sequence[Start], lengths: Sequence[int], no_speech: Tensor, logits: Tensor
+    ) -> list[Outcome]:
+        beams = [row for row, start in enumerate(starts) if is_beam_search(start.work)]
+        decodings = {
+            row: self._choosing.begin(starts[row], lengths[row], prob)
+            for row, prob in zip(beams, no_speech[beams].tolist() if beams else [], strict=True)
+        }
+        for row, start in enumerate(starts):
+            running = Running(start.slots, start.work, start.is_watched, self._n_bursts + 1, decodings.get(row))
+            self._running[start.slots[0]] = running
+        outcomes: list[Outcome] = [Ongoing(None)] * len(starts)
+        if beams:
+            counts = [len(starts[row].slots) for row in beams]
+            rows = [row for row, count in zip(beams, counts, strict=True) for _ in range(count)]
+            chosen = self._choose_on_host(list(decodings.values()), logits[rows])
+            for row, outcome in zip(beams, chosen, strict=True):
+                outcomes[row] = outcome
+        return outcomes
+
+    def _choose_on_host(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
+        outcomes = self._choosing.choose(decodings, logits)
+        slots = [slot for decoding in decodings for slot in decoding.slots]
+        places = self._state.moved(torch.tensor(slots))
+        lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
+        self._state.progress.lengths[places] = self._state.moved(torch.tensor(lengths))
+        self._state.progress.next_tokens[places] = self._choosing.next_tokens[places]
+        return outcomes
+
+    @torch.inference_mode()
+    def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
+        """Launches a burst for these, then tells what was decided before it."""
+        running = [self._running[slots[0]] for slots in windows]
+        beams = [each for each in running if each.decoding is not None]
+        with self._on_device():
+            self._set_rows([(slot, each.slots[0]) for each in running for slot in each.slots])
+            self._n_bursts += 1
+            n_rows = len(self._row_list)
+            logits = self._timer.launch(lambda n: self._graphs.run(n_rows, n), 1 if beams else MOST_STEPS)
+            newest, before = self._reports[self._n_bursts % 2], self._reports[(self._n_bursts + 1) % 2]
+            newest.take(self._n_bursts)
+            chosen = self._beams_advance(running, logits) if beams else []
+            before.wait()
+        by_slot = {each.slots[0]: outcome for each, outcome in zip(beams, chosen, strict=True)}
+        return [by_slot.get(each.slots[0]) or self._outcome(each, before) for each in running]
+
+    def _set_rows(self, rows: list[tuple[int, int]]) -> None:
+        if rows == self._row_list:
+            return
+        self._row_list = rows
+        size = self._graphs.size_for(len(rows))
+        nobody = self.capacity.n_slots
+        filled = rows + [(nobody, nobody)] * (size - len(rows))
+        self._rows[:, :size] = self._state.moved(torch.tensor(filled, dtype=torch.int32)).t()
+
+    def _beams_advance(self, running: Sequence[Running], logits: Tensor) -> list[Outcome]:
+        first_row = 0
+        rows: list[int] = []
+        for each in running:
+            if each.decoding is not None:
+                rows += range(first_row, first_row + len(each.slots))
+            first_row += len(each.slots)
+        decodings = [each.decoding for each in running if each.decoding is not None]
+        return self._choose_on_host(decodings, logits[rows])
+
+    def _outcome(self, running: Running, report: Report) -> Outcome:
+        if report.n_bursts < running.first_burst:
+            return Ongoing(None)  # it began after that
+        is_done = report.is_done(running.slots)
+        if not is_done and not running.is_watched:
+            return Ongoing(None)
+        candidates = [report.candidate(slot) for slot in running.slots]
+        best = max(candidates, key=lambda candidate: candidate.score(running.work.length_penalty))
+        no_speech_prob = report.no_speech_prob(running.slots[0])
+        if math.isnan(no_speech_prob) or any(math.isnan(candidate.sum_logprob) for candidate in candidates):
+            return Failed(not_numbers(self.compute_type))
+        if not is_done:
+            return Ongoing(best.tokens)
+        return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob))
+
+    def release(self, slots: tuple[int, ...]) -> None:
+        if slots:
+            self._running.pop(slots[0], None)
+
+    @torch.inference_mode()
+    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+        with self._on_device():
+            return self._answering.answer(known)
+
+
+def is_beam_search(work: Decode) -> bool:
+    return work.temperature == 0 and work.n_candidates > 1
+
+
+class BurstTimer:
+    """Launches as many steps at once as take about `BURST_S`, as far as is known from the last burst that ended."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._step_s = BURST_S
+        self._timed: tuple[torch.cuda.Event, torch.cuda.Event, int] | None = None
+
+    def launch(self, run: Callable[[int], Tensor], n_most: int) -> Tensor:
+        if not self._is_cuda:
+            return run(1)
+        if self._timed and self._timed[1].query():  # type: ignore[no-untyped-call]
+            start, end, n_steps = self._timed
+            self._step_s, self._timed = start.elapsed_time(end) / 1e3 / n_steps, None
+        n_steps = max(1, min(n_most, round(BURST_S / self._step_s)))
+        if self._timed is not None:
+            return run(n_steps)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        result = run(n_steps)
+        end.record()
+        self._timed = (start, end, n_steps)
+        return result

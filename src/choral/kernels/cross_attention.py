@@ -1,0 +1,147 @@
+"""Each row's query attends to the audio its window heard, through the number of the slot where that lies.
+
+A token reads all of its window's keys and values once: that is most of what a large model's step does, and bound by
+memory. With few rows the frames of each are split over several programs, so that all of the chip reads.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from choral.kernels.launch import chained, has_kernels, require
+
+BLOCK_FRAMES = 64
+PROGRAMS_WANTED = 1056  # eight on each of an H200's 132 multiprocessors
+MOST_SPLITS = 24
+
+
+@triton.jit
+def _attend(
+    queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out, partial_sums, partial_tops,
+    SCALE: tl.constexpr, HEADS: tl.constexpr, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr,
+    QUERY_STRIDE: tl.constexpr, SPLITS: tl.constexpr, SPLIT_FRAMES: tl.constexpr, BLOCK: tl.constexpr,
+    IS_FP8: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    row, head, split = tl.program_id(1), tl.program_id(0), tl.program_id(2)
+    if tl.load(is_done + tl.load(row_slots + row)) != 0:
+        return
+    slot_head = tl.load(audio_slots + row).to(tl.int64) * HEADS + head
+    dims = tl.arange(0, HEAD_DIM)
+    query = tl.load(queries + row * QUERY_STRIDE + head * HEAD_DIM + dims).to(tl.float32) * SCALE
+    value_scale = 1.0
+    if IS_FP8:
+        query *= tl.load(key_scales + slot_head)
+        value_scale = tl.load(value_scales + slot_head)
+    base = slot_head * (FRAMES * HEAD_DIM)
+    top = -float("inf")
+    total = 0.0
+    heard = tl.zeros([HEAD_DIM], tl.float32)
+    first: tl.constexpr = 0
+    for start in range(first, SPLIT_FRAMES, BLOCK):
+        frames = split * SPLIT_FRAMES + start + tl.arange(0, BLOCK)
+        is_frame = (frames < FRAMES) & (start + tl.arange(0, BLOCK) < SPLIT_FRAMES)
+        places = base + frames[:, None] * HEAD_DIM + dims[None, :]
+        key = tl.load(keys + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
+        value = tl.load(values + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        shrink = tl.exp2(top - new_top)
+        weights = tl.exp2(scores - new_top)
+        total = total * shrink + tl.sum(weights, axis=0)
+        heard = heard * shrink + tl.sum(weights[:, None] * value, axis=0)
+        top = new_top
+    if SPLITS == 1:
+        result = heard * (value_scale / total)
+        tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, result.to(out.dtype.element_ty))
+    else:
+        part = (row * HEADS + head) * SPLITS + split
+        tl.store(partial_sums + part * HEAD_DIM + dims, heard * (value_scale / total))
+        tl.store(partial_tops + part, top + tl.log2(total))
+
+
+@triton.jit
+def _combine(
+    partial_sums, partial_tops, row_slots, is_done, out,
+    HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    head, row = tl.program_id(0), tl.program_id(1)
+    if tl.load(is_done + tl.load(row_slots + row)) != 0:
+        return
+    splits, dims = tl.arange(0, PADDED), tl.arange(0, HEAD_DIM)
+    part = (row * HEADS + head) * SPLITS
+    tops = tl.load(partial_tops + part + splits, mask=splits < SPLITS, other=-float("inf"))
+    weights = tl.exp2(tops - tl.max(tops, axis=0))
+    places = (part + splits)[:, None] * HEAD_DIM + dims[None, :]
+    sums = tl.load(partial_sums + places, mask=(splits < SPLITS)[:, None], other=0.0)
+    result = tl.sum(sums * weights[:, None], axis=0) / tl.sum(weights, axis=0)
+    tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, result.to(out.dtype.element_ty))
+
+
+def splits_for(n_rows: int, n_heads: int, n_frames: int) -> int:
+    wanted = -(-PROGRAMS_WANTED // (n_rows * n_heads))
+    return max(1, min(wanted, MOST_SPLITS, -(-n_frames // BLOCK_FRAMES)))
+
+
+def attend_heard(
+    queries: Tensor,  # [rows, heads, head_dim]; the heads of a row lie side by side
+    keys: Tensor,  # [slots, heads, frames, head_dim]
+    values: Tensor,
+    audio_slots: Tensor,  # [rows]: where each row's audio lies
+    row_slots: Tensor,  # [rows]: its own place
+    is_done: Tensor,  # [slots]: rows that have ended are left out
+    key_scales: Tensor | None = None,  # [slots, heads], of keys and values in fp8
+    value_scales: Tensor | None = None,
+) -> Tensor:  # [rows, heads, head_dim]
+    if not has_kernels(queries):
+        return reference(queries, keys, values, audio_slots, key_scales, value_scales)
+    n_rows, n_heads, head_dim = queries.shape
+    n_frames = keys.shape[2]
+    require(queries.stride()[1:] == (head_dim, 1), "the heads of a query lie side by side")
+    require(keys.is_contiguous() and values.is_contiguous(), "keys and values are contiguous")
+    require(keys.shape[1:] == values.shape[1:] == (n_heads, n_frames, head_dim), "keys and values have one shape")
+    n_splits = splits_for(n_rows, n_heads, n_frames)
+    split_frames = -(-n_frames // (n_splits * BLOCK_FRAMES)) * BLOCK_FRAMES
+    n_splits = -(-n_frames // split_frames)
+    out = torch.empty(n_rows, n_heads, head_dim, dtype=queries.dtype, device=queries.device)
+    n_parts = n_rows * n_heads * n_splits if n_splits > 1 else 1
+    partial_sums = torch.empty(n_parts, head_dim, dtype=torch.float32, device=queries.device)
+    partial_tops = torch.empty(n_parts, dtype=torch.float32, device=queries.device)
+    scale = head_dim**-0.5 * 1.4426950408889634  # exponentials are of two
+    _attend[n_heads, n_rows, n_splits](
+        queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out,
+        partial_sums, partial_tops, SCALE=scale, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
+        QUERY_STRIDE=queries.stride(0), SPLITS=n_splits, SPLIT_FRAMES=split_frames, BLOCK=BLOCK_FRAMES,
+        IS_FP8=key_scales is not None, num_warps=2, **chained(queries),
+    )  # fmt: skip
+    if n_splits > 1:
+        _combine[n_heads, n_rows](
+            partial_sums, partial_tops, row_slots, is_done, out, HEADS=n_heads, HEAD_DIM=head_dim, SPLITS=n_splits,
+            PADDED=triton.next_power_of_2(n_splits), num_warps=1, **chained(queries),
+        )  # fmt: skip
+    return out
+
+
+def reference(
+    queries: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    audio_slots: Tensor,
+    key_scales: Tensor | None = None,
+    value_scales: Tensor | None = None,
+) -> Tensor:
+    audio = audio_slots.long()
+    k, v = keys[audio].float(), values[audio].float()
+    if key_scales is not None and value_scales is not None:
+        k, v = k * key_scales[audio][..., None, None], v * value_scales[audio][..., None, None]
+    scores = torch.einsum("rhd,rhtd->rht", queries.float(), k) * queries.shape[-1] ** -0.5
+    return torch.einsum("rht,rhtd->rhd", scores.softmax(-1), v).to(queries.dtype)

@@ -1,0 +1,91 @@
+"""Each row's newest token is written to its slot and attends to all that was written there before."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from choral.kernels.launch import chained, has_kernels, require
+
+BLOCK_POSITIONS = 32
+
+
+@triton.jit
+def _attend(
+    qkv, keys, values, row_slots, lengths, is_done, out,
+    SCALE: tl.constexpr, HEADS: tl.constexpr, POSITIONS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
+    PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
+    head, row = tl.program_id(0), tl.program_id(1)
+    slot = tl.load(row_slots + row).to(tl.int64)
+    if tl.load(is_done + slot) != 0:
+        return
+    newest = tl.load(lengths + slot).to(tl.int32) - 1
+    state: tl.constexpr = HEADS * HEAD_DIM
+    dims = tl.arange(0, HEAD_DIM)
+    own = qkv + row * (3 * state) + head * HEAD_DIM + dims
+    query = tl.load(own).to(tl.float32) * SCALE
+    new_key, new_value = tl.load(own + state), tl.load(own + 2 * state)
+    base = (slot * HEADS + head) * (POSITIONS * HEAD_DIM)
+    tl.store(keys + base + newest * HEAD_DIM + dims, new_key.to(keys.dtype.element_ty))
+    tl.store(values + base + newest * HEAD_DIM + dims, new_value.to(values.dtype.element_ty))
+
+    top = tl.sum(query * new_key.to(tl.float32), axis=0)
+    total = 1.0
+    written = new_value.to(tl.float32)
+    start = 0
+    while start < newest:
+        positions = start + tl.arange(0, BLOCK)
+        is_before = positions < newest
+        places = base + positions[:, None] * HEAD_DIM + dims[None, :]
+        key = tl.load(keys + places, mask=is_before[:, None], other=0.0).to(tl.float32)
+        value = tl.load(values + places, mask=is_before[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(is_before, tl.sum(key * query[None, :], axis=1), -float("inf"))
+        new_top = tl.maximum(top, tl.max(scores, axis=0))
+        shrink = tl.exp2(top - new_top)
+        weights = tl.exp2(scores - new_top)
+        total = total * shrink + tl.sum(weights, axis=0)
+        written = written * shrink + tl.sum(weights[:, None] * value, axis=0)
+        top = new_top
+        start += BLOCK
+    tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, (written / total).to(out.dtype.element_ty))
+
+
+def attend_written(
+    qkv: Tensor,  # [rows, 3 * heads * head_dim]
+    keys: Tensor,  # [slots, heads, positions, head_dim]
+    values: Tensor,
+    row_slots: Tensor,  # [rows]
+    lengths: Tensor,  # [slots], the newest token counted
+    is_done: Tensor,  # [slots]: rows that have ended are left out
+) -> Tensor:  # [rows, heads * head_dim]
+    if not has_kernels(qkv):
+        return reference(qkv, keys, values, row_slots, lengths)
+    _, n_heads, n_positions, head_dim = keys.shape
+    require(qkv.is_contiguous() and qkv.shape[1] == 3 * n_heads * head_dim, "queries, keys and values side by side")
+    require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
+    out = torch.empty(len(qkv), n_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    _attend[n_heads, len(qkv)](
+        qkv, keys, values, row_slots, lengths, is_done, out,
+        SCALE=head_dim**-0.5 * 1.4426950408889634, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
+        BLOCK=BLOCK_POSITIONS, num_warps=1, **chained(qkv),
+    )  # fmt: skip
+    return out
+
+
+def reference(qkv: Tensor, keys: Tensor, values: Tensor, row_slots: Tensor, lengths: Tensor) -> Tensor:
+    _, n_heads, n_positions, head_dim = keys.shape
+    slots = row_slots.long()
+    newest = lengths[slots].long().clamp(1, n_positions) - 1
+    q, k, v = qkv.view(len(qkv), 3, n_heads, head_dim).unbind(1)
+    keys[slots, :, newest], values[slots, :, newest] = k.to(keys.dtype), v.to(values.dtype)
+    scores = torch.einsum("rhd,rhtd->rht", q.float(), keys[slots].float()) * head_dim**-0.5
+    is_behind = torch.arange(n_positions, device=qkv.device) > newest[:, None]
+    weights = scores.masked_fill(is_behind[:, None], -torch.inf).softmax(-1)
+    seen = values[slots].float().masked_fill(is_behind[:, None, :, None], 0)
+    return torch.einsum("rht,rhtd->rhd", weights, seen).flatten(1).to(qkv.dtype)

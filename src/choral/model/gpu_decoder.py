@@ -1,0 +1,148 @@
+"""The decoder as a GPU likes it: prompts in one pass, then one token of every row a step, all of it on fixed shapes.
+
+A step reads and writes everything through slot numbers, so that windows join and leave without a copy, and makes no
+question to the host: it can be captured as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from choral.kernels import few_rows
+from choral.kernels.cross_attention import attend_heard
+from choral.kernels.few_rows import linear
+from choral.kernels.norm import add_and_norm
+from choral.kernels.place import FP8, place_heard
+from choral.kernels.self_attention import attend_written
+from choral.model.decoder import DecoderBlock, Memory, TextDecoder
+from choral.model.dims import ModelDims
+from choral.model.gpu_layers import Added, Joined, LinearGelu, attend, linears
+
+ALIGNED = 128
+
+
+class GpuMemory(Memory):
+    """One place more than there are slots: rows that fill a batch up to its size point there."""
+
+    def __init__(self, dims: ModelDims, n_slots: int, device: torch.device, dtype: torch.dtype, *, fp8: bool) -> None:
+        super().__init__(dims, n_slots + 1, device, dtype, FP8 if fp8 else None)
+        shape = (dims.n_text_layer, n_slots + 1, dims.n_text_head)
+        self.key_scales = torch.ones(shape, device=device) if fp8 else None
+        self.value_scales = torch.ones(shape, device=device) if fp8 else None
+
+    def scales(self, layer: int) -> tuple[Tensor | None, Tensor | None]:
+        if self.key_scales is None or self.value_scales is None:
+            return None, None
+        return self.key_scales[layer], self.value_scales[layer]
+
+
+class GpuDecoderBlock:
+    def __init__(self, block: DecoderBlock) -> None:
+        attn, cross = block.attn, block.cross_attn
+        query, key, value, out = linears(attn.query, attn.key, attn.value, attn.out)
+        cross_query, cross_key, cross_value, cross_out = linears(cross.query, cross.key, cross.value, cross.out)
+        wide, narrow = linears(block.mlp[0], block.mlp[2])
+        self.n_head = attn.n_head
+        self.attn_ln, self.cross_ln, self.mlp_ln = block.attn_ln, block.cross_attn_ln, block.mlp_ln
+        self.qkv, self.out = Joined(query, key, value), Added(out)
+        self.cross_query, self.cross_out = Joined(cross_query), Added(cross_out)
+        self.heard = Joined(cross_key, cross_value)
+        self.wide, self.narrow = LinearGelu(wide.weight, wide.bias), Added(narrow)
+
+    def step(self, x: Tensor, added: Tensor | None, layer: int, rows: StepRows, memory: GpuMemory) -> Tensor | None:
+        if len(x) <= few_rows.MOST_ROWS:
+            self.step_of_few(x, layer, rows, memory)
+            return None
+        qkv = self.qkv(add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias))
+        added = self.out(x, self._written(qkv, layer, rows, memory))
+        query = self.cross_query(add_and_norm(x, added, self.cross_ln.weight, self.cross_ln.bias))
+        return self._mlp(x, self.cross_out(x, self._heard(query, layer, rows, memory)))
+
+    def step_of_few(self, x: Tensor, layer: int, rows: StepRows, memory: GpuMemory) -> None:
+        """The same in fewer launches, where they and the reading of the weights are all that takes time."""
+        qkv = linear(x, self.qkv.weight, self.qkv.bias, norm=(self.attn_ln.weight, self.attn_ln.bias))
+        linear(self._written(qkv, layer, rows, memory), self.out.weight, self.out.bias, added_to=x)
+        cross_norm = (self.cross_ln.weight, self.cross_ln.bias)
+        query = linear(x, self.cross_query.weight, self.cross_query.bias, norm=cross_norm)
+        linear(self._heard(query, layer, rows, memory), self.cross_out.weight, self.cross_out.bias, added_to=x)
+        wide = linear(x, self.wide.weight, self.wide.bias, norm=(self.mlp_ln.weight, self.mlp_ln.bias), gelu=True)
+        linear(wide, self.narrow.weight, self.narrow.bias, added_to=x)
+
+    def _written(self, qkv: Tensor, layer: int, rows: StepRows, memory: GpuMemory) -> Tensor:
+        keys, values = memory.keys[layer], memory.values[layer]
+        return attend_written(qkv, keys, values, rows.slots, rows.lengths, rows.is_done)
+
+    def _heard(self, query: Tensor, layer: int, rows: StepRows, memory: GpuMemory) -> Tensor:
+        return attend_heard(
+            query.view(len(query), self.n_head, -1), memory.heard_keys[layer], memory.heard_values[layer],
+            rows.audio_slots, rows.slots, rows.is_done, *memory.scales(layer),
+        ).flatten(1)  # fmt: skip
+
+    def prefill(
+        self, x: Tensor, added: Tensor | None, layer: int, features: Tensor, slots: Tensor, memory: GpuMemory
+    ) -> Tensor:
+        """Whole prompts; x is [windows * tokens, state]. What they heard takes its place on the way."""
+        n_windows = len(slots)
+        qkv = self.qkv(add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias))
+        q, k, v = qkv.view(n_windows, -1, 3, self.n_head, x.shape[1] // self.n_head).permute(2, 0, 3, 1, 4)
+        memory.keys[layer, slots, :, : k.shape[2]], memory.values[layer, slots, :, : k.shape[2]] = k, v
+        added = self.out(x, attend(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
+        query = self.cross_query(add_and_norm(x, added, self.cross_ln.weight, self.cross_ln.bias))
+        projected = self.heard(features)
+        place_heard(projected, memory.heard_keys[layer], memory.heard_values[layer], slots, *memory.scales(layer))
+        q = query.view(n_windows, -1, self.n_head, x.shape[1] // self.n_head).transpose(1, 2)
+        k, v = projected.view(n_windows, -1, 2, self.n_head, q.shape[-1]).permute(2, 0, 3, 1, 4)
+        return self._mlp(x, self.cross_out(x, attend(q, k, v).transpose(1, 2).reshape(x.shape)))
+
+    def _mlp(self, x: Tensor, added: Tensor) -> Tensor:
+        normed = add_and_norm(x, added, self.mlp_ln.weight, self.mlp_ln.bias)
+        return self.narrow(x, self.wide(normed))
+
+
+class StepRows:
+    """The rows of a step, in tensors that stay where they are; the last two have an entry for every slot."""
+
+    def __init__(self, slots: Tensor, audio_slots: Tensor, lengths: Tensor, is_done: Tensor) -> None:
+        self.slots, self.audio_slots = slots, audio_slots
+        self.lengths, self.is_done = lengths, is_done
+
+    def first(self, n_rows: int) -> StepRows:
+        return StepRows(self.slots[:n_rows], self.audio_slots[:n_rows], self.lengths, self.is_done)
+
+
+class GpuDecoder:
+    def __init__(self, decoder: TextDecoder) -> None:
+        self.n_tokens = len(decoder.token_embedding.weight)
+        # Rows of nothing at the end: products whose rows of results start at odd addresses are three times as slow.
+        filled = -(-self.n_tokens // ALIGNED) * ALIGNED - self.n_tokens
+        self.embedding = nn.functional.pad(decoder.token_embedding.weight, (0, 0, 0, filled))
+        decoder.token_embedding.weight = nn.Parameter(self.embedding[: self.n_tokens], requires_grad=False)
+        self.positions = decoder.positional_embedding
+        self.blocks = [GpuDecoderBlock(block) for block in decoder.blocks]
+        self.ln = decoder.ln
+
+    def step(self, next_tokens: Tensor, rows: StepRows, memory: GpuMemory) -> Tensor:
+        """The logits [rows, tokens] after the newest token of every row; `next_tokens` has one for every slot."""
+        newest = (rows.lengths[rows.slots] - 1).clamp_(0, len(self.positions) - 1)  # past the end once it is done
+        x = self.embedding[next_tokens[rows.slots]] + self.positions[newest]
+        added: Tensor | None = None
+        for layer, block in enumerate(self.blocks):
+            added = block.step(x, added, layer, rows, memory)
+        return self.logits(self._last_norm(x, added))
+
+    def prefill(self, tokens: Tensor, features: Tensor, slots: Tensor, memory: GpuMemory) -> Tensor:
+        """Prompts [windows, n] from the start; gives their states [windows, n, state]."""
+        x = (self.embedding[tokens] + self.positions[: tokens.shape[1]]).flatten(0, 1)
+        added: Tensor | None = None
+        for layer, block in enumerate(self.blocks):
+            added = block.prefill(x, added, layer, features, slots, memory)
+        return self._last_norm(x, added).view(*tokens.shape, -1)
+
+    def _last_norm(self, x: Tensor, added: Tensor | None) -> Tensor:
+        return add_and_norm(x, added, self.ln.weight, self.ln.bias)
+
+    def logits(self, states: Tensor) -> Tensor:  # [rows, state] → [rows, tokens], float32
+        if states.is_cuda and states.dtype != torch.float32:
+            return torch.mm(states, self.embedding.t(), out_dtype=torch.float32)[:, : self.n_tokens]
+        return (states @ self.embedding.t()).float()[:, : self.n_tokens]

@@ -1,0 +1,115 @@
+"""The decoder's attention kernels against plain torch, over shapes, rows that are done, and slots in any order."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from choral.kernels import cross_attention, place, self_attention
+from choral.kernels.cross_attention import attend_heard, splits_for
+from choral.kernels.place import FP8, place_heard
+from choral.kernels.self_attention import attend_written
+
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
+
+
+def relative_error(result: Tensor, expected: Tensor) -> float:
+    return float((result.float() - expected.float()).norm() / expected.float().norm())
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(
+    ("n_rows", "n_heads", "n_frames", "head_dim"), [(1, 2, 1500, 64), (3, 6, 1500, 64), (5, 2, 100, 32), (2, 1, 6, 16)]
+)
+def test_what_was_heard(
+    dtype: torch.dtype, n_rows: int, n_heads: int, n_frames: int, head_dim: int, device: torch.device
+) -> None:
+    queries = torch.randn(n_rows, n_heads, head_dim, device=device).to(dtype) * 2
+    keys, values = (torch.randn(9, n_heads, n_frames, head_dim, device=device).to(dtype) for _ in range(2))
+    slots = torch.randperm(9, device=device)[:n_rows].int()
+    audio = torch.randint(0, 9, (n_rows,), device=device).int()
+    heard = attend_heard(queries, keys, values, audio, slots, torch.zeros(9, dtype=torch.long, device=device))
+    expected = cross_attention.reference(queries.float(), keys.float(), values.float(), audio)
+    assert relative_error(heard, expected) < TOLERANCES[dtype]
+
+
+def test_one_row_is_read_by_the_whole_chip_and_many_are_not_split() -> None:
+    assert splits_for(1, 20, 1500) * 20 >= 300
+    assert splits_for(64, 20, 1500) == 1
+    assert splits_for(1, 2, 6) == 1
+
+
+def test_a_row_that_is_done_is_left_out(device: torch.device) -> None:
+    keys, values = (torch.randn(3, 2, 20, 16, device=device) for _ in range(2))
+    is_done = torch.tensor([0, 1, 0], device=device)
+    slots = torch.tensor([0, 1, 2], device=device).int()
+    qkv = torch.randn(3, 96, device=device)
+    lengths = torch.tensor([1, 1, 1], device=device)
+    untouched = keys[1].clone()
+    attend_written(qkv, keys, values, slots, lengths, is_done)
+    assert torch.equal(keys[1], untouched)
+    assert not torch.equal(keys[0][:, 0], untouched[:, 0])
+
+
+def test_keys_and_values_in_bytes(device: torch.device) -> None:
+    projected = torch.randn(2, 150, 2 * 3 * 32, device=device)
+    projected[0, :, :32] *= 100  # one head of one window only
+    keys, values = (torch.empty(4, 3, 150, 32, device=device, dtype=FP8) for _ in range(2))
+    key_scales, value_scales = (torch.ones(4, 3, device=device) for _ in range(2))
+    slots = torch.tensor([2, 0], device=device).int()
+    place_heard(projected, keys, values, slots, key_scales, value_scales)
+    expected = [torch.empty_like(each) for each in (keys, values, key_scales, value_scales)]
+    expected[2].fill_(1), expected[3].fill_(1)
+    place.reference(projected, expected[0], expected[1], slots, expected[2], expected[3])
+    assert torch.allclose(key_scales, expected[2])
+    for result, wanted in ((keys, expected[0]), (values, expected[1])):
+        # The interpreter cuts where a GPU, like torch, rounds: one step of the last bit.
+        assert relative_error(result[slots.long()], wanted[slots.long()]) < (1e-3 if device.type == "cuda" else 0.08)
+
+    queries = torch.randn(2, 3, 32, device=device)
+    is_done = torch.zeros(4, dtype=torch.long, device=device)
+    heard = attend_heard(queries, keys, values, slots, slots, is_done, key_scales, value_scales)
+    reference = cross_attention.reference(queries, keys, values, slots, key_scales, value_scales)
+    assert relative_error(heard, reference) < 1e-5
+    exact = [torch.empty(4, 3, 150, 32, device=device) for _ in range(2)]
+    place.reference(projected, exact[0], exact[1], slots)
+    assert relative_error(heard[1:], cross_attention.reference(queries, exact[0], exact[1], slots)[1:]) < 0.15
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_projected_keys_and_values_take_their_places(dtype: torch.dtype, device: torch.device) -> None:
+    projected = torch.randn(3, 100, 2 * 2 * 16, device=device).to(dtype)
+    places = [torch.zeros(5, 2, 100, 16, device=device, dtype=dtype) for _ in range(4)]
+    slots = torch.tensor([4, 1, 2], device=device).int()
+    place_heard(projected, places[0], places[1], slots)
+    place.reference(projected, places[2], places[3], slots)
+    assert torch.equal(places[0], places[2])
+    assert torch.equal(places[1], places[3])
+    assert places[0][4].any()
+    assert not places[0][0].any()
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_what_was_written(dtype: torch.dtype, device: torch.device) -> None:
+    n_slots, n_heads, n_positions, head_dim = 7, 3, 80, 32
+    qkv = torch.randn(4, 3 * n_heads * head_dim, device=device).to(dtype)
+    places = [torch.randn(n_slots, n_heads, n_positions, head_dim, device=device).to(dtype) for _ in range(2)]
+    copies = [place.clone() for place in places]
+    slots = torch.tensor([5, 0, 3, 6], device=device).int()
+    lengths = torch.tensor([33, 9, 9, 1, 9, 80, 32], device=device)
+    is_done = torch.zeros(n_slots, dtype=torch.long, device=device)
+    written = attend_written(qkv, places[0], places[1], slots, lengths, is_done)
+    expected = self_attention.reference(qkv.float(), copies[0], copies[1], slots, lengths)
+    assert relative_error(written, expected) < TOLERANCES[dtype]
+    assert torch.equal(places[0], copies[0])
+    assert torch.equal(places[1], copies[1])
+
+
+def test_wrong_shapes_are_refused(device: torch.device) -> None:
+    keys = torch.zeros(2, 2, 16, 20, device=device).transpose(2, 3)
+    slots = torch.zeros(1, dtype=torch.int32, device=device)
+    with pytest.raises(ValueError, match="contiguous"):
+        attend_heard(torch.zeros(1, 2, 16, device=device), keys, keys, slots, slots, slots)
+    with pytest.raises(ValueError, match="side by side"):
+        attend_written(torch.zeros(1, 95, device=device), keys, keys, slots, slots, slots)

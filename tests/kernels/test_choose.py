@@ -1,0 +1,177 @@
+"""The fused choice against Whisper's rules and sampler as they are written out, over random states of many rows."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from choral.engine.rules import Rules
+from choral.engine.sampler import pick
+from choral.engine.search import Draw
+from choral.engine.window import Decode
+from choral.kernels import choose as module
+from choral.kernels.choose import Progress, Vocabulary, Wanted, choose
+from choral.model.dims import ModelDims
+from choral.model.tokenizer import Tokenizer
+
+N_VOCAB, N_SLOTS, N_POSITIONS = 51_864, 9, 20
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    dims = ModelDims(80, 1500, 384, 6, 1, N_VOCAB, 448, 384, 6, 1)
+    return Tokenizer.for_checkpoint(dims, None)
+
+
+@pytest.fixture
+def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
+    (space,) = tokenizer.encode(" ")
+    return Vocabulary(N_VOCAB, tokenizer.eot, space, tokenizer.timestamp_begin)
+
+
+def works(seed: int) -> list[Decode]:
+    choices = torch.Generator().manual_seed(seed)
+
+    def one_of(*values: object) -> object:
+        return values[int(torch.randint(len(values), (), generator=choices))]
+
+    return [
+        Decode(
+            timestamps=one_of(True, True, False),  # type: ignore[arg-type]
+            temperature=one_of(0.0, 0.0, 0.4, 1.0),  # type: ignore[arg-type]
+            suppress_tokens=one_of((), (1, 2, 50_257), tuple(range(0, 5000, 7))),  # type: ignore[arg-type]
+            suppress_blank=one_of(True, False),  # type: ignore[arg-type]
+            max_initial_timestamp=one_of(1.0, None, 0.0),  # type: ignore[arg-type]
+        )
+        for _ in range(N_SLOTS)
+    ]
+
+
+def texts(seed: int, begin: int) -> list[list[int]]:
+    """Of a length and a mixture of their own, timestamps in rising pairs or alone."""
+    choices = torch.Generator().manual_seed(seed)
+    made = []
+    for slot in range(N_SLOTS):
+        time, text = begin + slot, []
+        for _ in range(slot % 6):
+            kind = int(torch.randint(3, (), generator=choices))
+            text += [[100 + slot], [time], [time, time]][kind]
+            time += 3
+        made.append(text)
+    return made
+
+
+def state(tokenizer: Tokenizer, wants: list[Decode], so_far: list[list[int]]) -> tuple[Wanted, Progress]:
+    def numbers(*values: int) -> Tensor:
+        return torch.tensor(values)
+
+    begin = tokenizer.timestamp_begin
+    unwanted = torch.zeros(N_SLOTS, N_VOCAB, dtype=torch.bool)
+    for slot, work in enumerate(wants):
+        unwanted[slot, list(work.suppress_tokens)] = True
+        unwanted[slot, tokenizer.no_timestamps] |= work.timestamps
+    latest = [begin + (1501 if w.max_initial_timestamp is None else round(w.max_initial_timestamp * 50)) for w in wants]
+    wanted = Wanted(
+        suppress_blank=numbers(*(work.suppress_blank for work in wants)),
+        unwanted=unwanted,
+        timestamps=numbers(*(work.timestamps for work in wants)),
+        latest_first=numbers(*latest),
+        temperatures=torch.tensor([work.temperature for work in wants]),
+        seeds=numbers(*(2**61 + 17 * slot for slot in range(N_SLOTS))),
+        max_tokens=numbers(*(200, 200, 200, 200, 200, 6, 1, 200, 200)),
+        is_by_host=torch.zeros(N_SLOTS, dtype=torch.long),
+    )
+    times = [[token for token in text if token >= begin] for text in so_far]
+    recent = (
+        torch.tensor([[*text[-1:], -1][0] for text in so_far]),
+        torch.tensor([[*text[-2:-1], -1][0] for text in so_far]),
+    )
+    written = torch.zeros(N_SLOTS, N_POSITIONS, dtype=torch.int32)
+    for slot, text in enumerate(so_far):
+        written[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
+    n_text = numbers(*map(len, so_far))
+    progress = Progress(
+        recent=torch.stack([*recent, torch.tensor([[*own[-1:], -1][0] for own in times]), n_text]),
+        lengths=n_text + 4,
+        next_tokens=torch.zeros(N_SLOTS, dtype=torch.long),
+        texts=written,
+        n_text=n_text.clone(),
+        sum_logprobs=torch.zeros(N_SLOTS),
+        is_done=numbers(0, 0, 0, 0, 0, 0, 0, 0, 1),
+    )
+    return wanted, progress
+
+
+def logits_of(seed: int, begin: int) -> Tensor:
+    """Some rows prefer timestamps, some text, some the end."""
+    logits = torch.randn(N_SLOTS, N_VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
+    logits[::3, begin:] += 4
+    logits[1::4, 50_256] += 12
+    return logits
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_as_the_rules_say(seed: int, tokenizer: Tokenizer, vocabulary: Vocabulary, device: torch.device) -> None:
+    wants, so_far = works(seed), texts(seed, tokenizer.timestamp_begin)
+    wanted, progress = state(tokenizer, wants, so_far)
+    logits = logits_of(seed, tokenizer.timestamp_begin)
+    rows = torch.tensor([3, 0, 5, 1, 8, 7, 2, 4, 6]).int()
+    logit_rows = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 7]).int()  # two look at the same
+    before = copy.deepcopy(progress)
+
+    rules = Rules(tokenizer, N_VOCAB, N_SLOTS, CPU)
+    for slot, work in enumerate(wants):
+        rules.begin([slot], work)
+        for token in so_far[slot]:
+            rules.history.append(torch.tensor([slot]), torch.tensor([token]))
+    expected = logits[logit_rows.long()].clone()
+    rules.apply(expected, rows.long())
+    draws = [Draw(wants[slot].temperature, 2**61 + 17 * slot, len(so_far[slot])) for slot in rows.tolist()]
+    picked = pick(expected, draws)
+
+    moved = [dataclasses.replace(each, **{f.name: getattr(each, f.name).to(device) for f in dataclasses.fields(each)})
+             for each in (wanted, progress)]  # fmt: skip
+    choose(logits.to(device), logit_rows.to(device), rows.to(device), *moved, vocabulary)  # type: ignore[arg-type]
+    progress = dataclasses.replace(
+        moved[1], **{f.name: getattr(moved[1], f.name).cpu() for f in dataclasses.fields(progress)}
+    )  # type: ignore[assignment]
+    module.reference(logits, logit_rows, rows, wanted, plain := copy.deepcopy(before), vocabulary)
+
+    for slot, token, logprob in zip(rows.tolist(), picked.tokens, picked.logprobs, strict=True):
+        n_before = len(so_far[slot])
+        for result in (progress, plain):
+            if slot == 8:
+                assert all(torch.equal(a[..., 8] if a.ndim == 1 else a[8], b[..., 8] if b.ndim == 1 else b[8])
+                           for a, b in ((result.lengths, before.lengths), (result.texts, before.texts)))  # fmt: skip
+                continue
+            assert result.next_tokens[slot] == token
+            assert result.sum_logprobs[slot] == pytest.approx(logprob, abs=2e-4)
+            is_end = token == vocabulary.eot
+            assert result.n_text[slot] == n_before + (not is_end)
+            assert result.texts[slot, :n_before].tolist() == so_far[slot]
+            assert is_end or result.texts[slot, n_before] == token
+            assert result.recent[0, slot] == token
+            assert result.recent[1, slot] == (so_far[slot][-1] if so_far[slot] else -1)
+            assert result.recent[3, slot] == n_before + 1
+            assert result.lengths[slot] == before.lengths[slot] + 1
+            is_over = is_end or before.lengths[slot] >= N_POSITIONS or n_before + 1 >= wanted.max_tokens[slot]
+            assert bool(result.is_done[slot]) == bool(is_over)
+    assert torch.equal(progress.recent, plain.recent)
+
+
+def test_numbers_that_are_not_numbers_are_seen(
+    tokenizer: Tokenizer, vocabulary: Vocabulary, device: torch.device
+) -> None:
+    wanted, progress = state(tokenizer, works(0), texts(0, tokenizer.timestamp_begin))
+    logits = logits_of(0, tokenizer.timestamp_begin)
+    logits[2, 17] = torch.nan
+    rows = torch.arange(8).int()
+    choose(logits, rows, rows, wanted, progress, vocabulary)
+    is_nan = progress.sum_logprobs.isnan().tolist()
+    assert is_nan[2]
+    assert sum(is_nan) == 1
