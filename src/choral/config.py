@@ -9,7 +9,7 @@ from choral.checks import check_fields
 from choral.errors import UsageError
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
-ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8"]
+ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,8 @@ from torch import Tensor
 
 from choral.kernels import cross_attention, place, self_attention
 from choral.kernels.cross_attention import attend_heard, splits_for
-from choral.kernels.place import FP8, place_heard
+from choral.kernels.fp8 import FP8
+from choral.kernels.place import place_heard
 from choral.kernels.self_attention import attend_written
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +21,29 @@ from choral.model.checkpoint import AUDIO_POSITIONS, Array, Checkpoint, expected
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
-SHAPES = {"nano": (64, 1, 1), "tiny": (384, 6, 4), "base": (512, 8, 6), "small": (768, 12, 12)}  # width, heads, layers
-N_MELS, N_VOCAB, N_TEXT_CTX = 80, 51_864, 448
+N_TEXT_CTX = 448
 SPREAD = 0.02
+BLOCK = 1_000_003  # numbers that are drawn once; every tensor takes them from another place on
+
+
+@dataclass(frozen=True)
+class Shape:
+    width: int
+    n_heads: int
+    n_encoder_layers: int
+    n_decoder_layers: int
+    n_mels: int = 80
+    n_vocab: int = 51_864
+
+
+SHAPES = {
+    "nano": Shape(64, 1, 1, 1),
+    "tiny": Shape(384, 6, 4, 4),
+    "base": Shape(512, 8, 6, 6),
+    "small": Shape(768, 12, 12, 12),
+    "large-v3-turbo": Shape(1280, 20, 32, 4, n_mels=128, n_vocab=51_866),
+    "large-v3": Shape(1280, 20, 32, 32, n_mels=128, n_vocab=51_866),
+}
 
 
 class RandomTensors(Mapping[str, Array]):
@@ -29,6 +51,7 @@ class RandomTensors(Mapping[str, Array]):
 
     def __init__(self, dims: ModelDims) -> None:
         self._dims, self._shapes = dims, expected_shapes(dims)
+        self._numbers = {name: number for number, name in enumerate(self._shapes)}
 
     def __getitem__(self, name: str) -> Array:
         shape = self._shapes[name]
@@ -36,8 +59,7 @@ class RandomTensors(Mapping[str, Array]):
             return sinusoids(self._dims.n_audio_ctx, self._dims.n_audio_state)
         if name.endswith(("ln.weight", "ln_post.weight")):
             return np.ones(shape, dtype=np.float32)
-        seed = list(self._shapes).index(name)
-        return np.random.default_rng(seed).normal(0, SPREAD, shape).astype(np.float32)
+        return np.resize(np.roll(random_block(), 997 * self._numbers[name]), shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -46,31 +68,40 @@ class RandomTensors(Mapping[str, Array]):
         return len(self._shapes)
 
 
-def random_engine(shape: str, settings: EngineSettings) -> Engine:
-    if pick_engine(settings) != "torch":
-        raise UsageError("random weights run on the torch engine alone: use --engine torch")
+@cache
+def random_block() -> Array:
+    return np.random.default_rng(0).normal(0, SPREAD, BLOCK).astype(np.float32)
+
+
+def random_checkpoint(shape: str) -> Checkpoint:
     dims = dims_of(shape)
-    checkpoint = Checkpoint(
+    return Checkpoint(
         dims=dims,
         tensors=RandomTensors(dims),
         alignment_heads=((0, 0),),
         vocabulary=None,
         path=Path(f"random weights in the shape of {shape}"),
     )
-    return torch_engine(checkpoint, Tokenizer.for_checkpoint(dims), settings)
 
 
-def dims_of(shape: str) -> ModelDims:
-    width, n_heads, n_layers = SHAPES[shape]
+def random_engine(shape: str, settings: EngineSettings) -> Engine:
+    if pick_engine(settings) != "torch":
+        raise UsageError("random weights run on the torch engine alone: use --engine torch")
+    checkpoint = random_checkpoint(shape)
+    return torch_engine(checkpoint, Tokenizer.for_checkpoint(checkpoint.dims), settings)
+
+
+def dims_of(name: str) -> ModelDims:
+    shape = SHAPES[name]
     return ModelDims(
-        n_mels=N_MELS,
+        n_mels=shape.n_mels,
         n_audio_ctx=WINDOW_FRAMES,
-        n_audio_state=width,
-        n_audio_head=n_heads,
-        n_audio_layer=n_layers,
-        n_vocab=N_VOCAB,
+        n_audio_state=shape.width,
+        n_audio_head=shape.n_heads,
+        n_audio_layer=shape.n_encoder_layers,
+        n_vocab=shape.n_vocab,
         n_text_ctx=N_TEXT_CTX,
-        n_text_state=width,
-        n_text_head=n_heads,
-        n_text_layer=n_layers,
+        n_text_state=shape.width,
+        n_text_head=shape.n_heads,
+        n_text_layer=shape.n_decoder_layers,
     )

@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli import bench_engine, bench_speed, bench_strategies
+from choral.cli import bench_engine, bench_gpu, bench_speed, bench_strategies
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import write_stdout
@@ -42,6 +42,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     bench_strategies.add_strategies(actions)
     bench_engine.add_engine(actions)
     bench_engine.add_fairness(actions)
+    bench_gpu.add_gpu(actions)
 
 
 def _add_prep(actions: argparse._SubParsersAction[Any]) -> None:

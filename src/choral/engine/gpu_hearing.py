@@ -30,7 +30,7 @@ class Hearing:
         self._peaks = torch.zeros(most_windows, device=device)
         self._stream = torch.cuda.Stream(device) if is_cuda else None  # type: ignore[no-untyped-call]
         sizes = [*(size for size in SIZES if size < most_windows), most_windows]
-        self._graphs = StepGraphs(self._hear, sizes, device)
+        self.graphs = StepGraphs(self._hear, sizes, device)
 
     def _hear(self, n: int) -> Tensor:
         return self._encoder(self._mel(self._samples[:n], self._n_frames[:n], self._peaks[:n]))
@@ -42,7 +42,7 @@ class Hearing:
         self._samples[:n] = samples
         self._n_frames[:n] = torch.tensor([audio.n_mel_frames for audio in audios]).to(self._device, non_blocking=True)
         self._peaks[:n] = torch.tensor(peaks, dtype=torch.float32).to(self._device, non_blocking=True)
-        features = self._graphs.run(n)
+        features = self.graphs.run(n)
         return [features[window].clone() for window in range(n)]  # each can be forgotten without the others
 
     def _travel(self, audios: Sequence[WindowAudio]) -> Tensor:

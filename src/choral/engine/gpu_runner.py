@@ -59,27 +59,27 @@ class GpuRunner:
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
         self._device = device = pick_device(settings.device)
         self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
-        dtype, dims = DTYPES[self.compute_type], checkpoint.dims
+        dtype, dims, fp8 = DTYPES[self.compute_type], checkpoint.dims, self.compute_type == "fp8"
         self._tokenizer, self._dims = tokenizer, dims
         with self._on_device():
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
             self._decoder = GpuDecoder(network.decoder)
             self._answering = Answering(network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type)
             n_encoded = max(1, settings.encoder_budget // dims.n_audio_ctx)
-            self._hearing = Hearing(GpuEncoder(network.encoder), dims.n_mels, n_encoded, device)
+            self.hearing = Hearing(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, n_encoded, device)
             self.capacity = replace(capacity_of(dims, device, dtype, settings.slots), n_lanes=ENCODED_TOGETHER)
             n_slots = self.capacity.n_slots
-            self._memory = GpuMemory(dims, n_slots, device, dtype, fp8=False)
-            self._state = GpuState(tokenizer, dims, n_slots, device)
-            self._prompts = Prompts(self._decoder, tokenizer, dims, self._memory, self._state)
+            self._memory = GpuMemory(dims, n_slots, device, dtype, fp8=fp8)
+            self.state = GpuState(tokenizer, dims, n_slots, device)
+            self._prompts = Prompts(self._decoder, tokenizer, dims, self._memory, self.state)
             self._choosing = Choosing(tokenizer, dims, self._memory, n_slots + 1, self.compute_type)
-            self._rows = torch.full((2, n_slots), n_slots, dtype=torch.int32, device=device)  # slots, audio slots
+            self.rows = torch.full((2, n_slots), n_slots, dtype=torch.int32, device=device)  # slots, audio slots
             self._row_list: list[tuple[int, int]] = []
             self._all_rows = torch.arange(n_slots, dtype=torch.int32, device=device)
-            self._graphs = StepGraphs(self._step, sizes_up_to(n_slots), device)
+            self.graphs = StepGraphs(self._step, sizes_up_to(n_slots), device)
         self._running: dict[int, Running] = {}  # by their first slot, where their audio lies
         self._n_bursts = 0
-        self._reports = [Report(self._state), Report(self._state)]
+        self._reports = [Report(self.state), Report(self.state)]
         self._timer = BurstTimer(device)
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -87,16 +87,16 @@ class GpuRunner:
 
     def _step(self, n_rows: int) -> Tensor:
         """One token further for the first rows: all that a graph holds."""
-        progress = self._state.progress
-        rows = StepRows(self._rows[0, :n_rows], self._rows[1, :n_rows], progress.lengths, progress.is_done)
+        progress = self.state.progress
+        rows = StepRows(self.rows[0, :n_rows], self.rows[1, :n_rows], progress.lengths, progress.is_done)
         logits = self._decoder.step(progress.next_tokens, rows, self._memory)
-        choose(logits, self._all_rows[:n_rows], rows.slots, self._state.wanted, progress, self._state.vocabulary)
+        choose(logits, self._all_rows[:n_rows], rows.slots, self.state.wanted, progress, self.state.vocabulary)
         return logits
 
     @torch.inference_mode()
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
         with self._on_device():
-            return self._hearing(audios)
+            return self.hearing(audios)
 
     @torch.inference_mode()
     def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
@@ -108,7 +108,7 @@ class GpuRunner:
     def _begin(
         self, starts: Sequence[Start], prompts: Sequence[list[int]], at_start: Tensor, at_end: Tensor
     ) -> list[Outcome]:
-        state = self._state
+        state = self.state
         no_speech = torch.softmax(at_start, dim=-1)[:, self._tokenizer.no_speech]
         lengths = [len(prompt) for prompt in prompts]
         is_by_host = [is_beam_search(start.work) for start in starts]
@@ -126,7 +126,7 @@ class GpuRunner:
         """Samples and beams go on from the one prompt of their window."""
         pairs = [(start.slots[0], slot) for start in starts for slot in start.slots[1:]]
         if pairs:
-            sources, targets = self._state.moved(torch.tensor(pairs)).t()
+            sources, targets = self.state.moved(torch.tensor(pairs)).t()
             self._memory.copy(sources, targets, n_positions)
 
     def _begun(
@@ -152,10 +152,10 @@ class GpuRunner:
     def _choose_on_host(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
         outcomes = self._choosing.choose(decodings, logits)
         slots = [slot for decoding in decodings for slot in decoding.slots]
-        places = self._state.moved(torch.tensor(slots))
+        places = self.state.moved(torch.tensor(slots))
         lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
-        self._state.progress.lengths[places] = self._state.moved(torch.tensor(lengths))
-        self._state.progress.next_tokens[places] = self._choosing.next_tokens[places]
+        self.state.progress.lengths[places] = self.state.moved(torch.tensor(lengths))
+        self.state.progress.next_tokens[places] = self._choosing.next_tokens[places]
         return outcomes
 
     @torch.inference_mode()
@@ -167,7 +167,7 @@ class GpuRunner:
             self._set_rows([(slot, each.slots[0]) for each in running for slot in each.slots])
             self._n_bursts += 1
             n_rows = len(self._row_list)
-            logits = self._timer.launch(lambda n: self._graphs.run(n_rows, n), 1 if beams else MOST_STEPS)
+            logits = self._timer.launch(lambda n: self.graphs.run(n_rows, n), 1 if beams else MOST_STEPS)
             newest, before = self._reports[self._n_bursts % 2], self._reports[(self._n_bursts + 1) % 2]
             newest.take(self._n_bursts)
             chosen = self._beams_advance(running, logits) if beams else []
@@ -179,10 +179,10 @@ class GpuRunner:
         if rows == self._row_list:
             return
         self._row_list = rows
-        size = self._graphs.size_for(len(rows))
+        size = self.graphs.size_for(len(rows))
         nobody = self.capacity.n_slots
         filled = rows + [(nobody, nobody)] * (size - len(rows))
-        self._rows[:, :size] = self._state.moved(torch.tensor(filled, dtype=torch.int32)).t()
+        self.rows[:, :size] = self.state.moved(torch.tensor(filled, dtype=torch.int32)).t()
 
     def _beams_advance(self, running: Sequence[Running], logits: Tensor) -> list[Outcome]:
         first_row = 0

@@ -13,8 +13,15 @@ from choral.errors import UsageError
 from choral.model import int8
 from choral.model.dims import ModelDims
 
-# What is kept between products; with int8 only the products themselves are made of bytes.
-DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "int8": torch.float32}
+# What is kept between products; with int8 and fp8 only the products themselves are made of bytes.
+DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int8": torch.float32,
+    "fp8": torch.bfloat16,
+}
+FIRST_WITH_FP8 = (8, 9)  # compute capability
 # More rows than this gain next to nothing, and make each of them wait longer for its next token.
 MOST_SLOTS = {"cpu": 32, "cuda": 256}
 GPU_SLOTS_SHARE = 0.7  # of the memory that is free; a CPU has other things to do with its own
@@ -45,6 +52,8 @@ def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
         return "float16" if device.type == "cuda" else "float32"
     if wanted == "int8" and device.type != "cpu":
         raise UsageError("compute type int8 is for CPUs with this engine; a GPU takes float16 or bfloat16")
+    if wanted == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FIRST_WITH_FP8):
+        raise UsageError("compute type fp8 needs an NVIDIA GPU of the Ada or Hopper generation or newer")
     if wanted == "int8" and not int8.is_fast_here():
         raise UsageError("this CPU has no instructions for int8 (VNNI): use float32, or --engine ctranslate2")
     return wanted

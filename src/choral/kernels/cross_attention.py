@@ -19,6 +19,16 @@ MOST_SPLITS = 24
 
 
 @triton.jit
+def _load(keys, values, base, first, dims, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
+    frames = first + tl.arange(0, BLOCK)
+    is_frame = frames < FRAMES
+    places = base + frames[:, None] * HEAD_DIM + dims[None, :]
+    key = tl.load(keys + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
+    value = tl.load(values + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
+    return key, value, is_frame
+
+
+@triton.jit
 def _attend(
     queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out, partial_sums, partial_tops,
     SCALE: tl.constexpr, HEADS: tl.constexpr, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr,
@@ -27,28 +37,28 @@ def _attend(
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     row, head, split = tl.program_id(1), tl.program_id(0), tl.program_id(2)
     if tl.load(is_done + tl.load(row_slots + row)) != 0:
         return
     slot_head = tl.load(audio_slots + row).to(tl.int64) * HEADS + head
     dims = tl.arange(0, HEAD_DIM)
-    query = tl.load(queries + row * QUERY_STRIDE + head * HEAD_DIM + dims).to(tl.float32) * SCALE
-    value_scale = 1.0
-    if IS_FP8:
-        query *= tl.load(key_scales + slot_head)
-        value_scale = tl.load(value_scales + slot_head)
     base = slot_head * (FRAMES * HEAD_DIM)
-    top = -float("inf")
-    total = 0.0
-    heard = tl.zeros([HEAD_DIM], tl.float32)
-    first: tl.constexpr = 0
-    for start in range(first, SPLIT_FRAMES, BLOCK):
-        frames = split * SPLIT_FRAMES + start + tl.arange(0, BLOCK)
-        is_frame = (frames < FRAMES) & (start + tl.arange(0, BLOCK) < SPLIT_FRAMES)
-        places = base + frames[:, None] * HEAD_DIM + dims[None, :]
-        key = tl.load(keys + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
-        value = tl.load(values + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
+    key, value, is_frame = _load(keys, values, base, split * SPLIT_FRAMES, dims, FRAMES, HEAD_DIM, BLOCK)
+    scale, value_scale = SCALE, 1.0
+    if IS_FP8:
+        scale *= tl.load(key_scales + slot_head)
+        value_scale = tl.load(value_scales + slot_head)
+    if PDL:
+        tl.extra.cuda.gdc_wait()  # what was heard is older than this step, the query is not
+    query = tl.load(queries + row * QUERY_STRIDE + head * HEAD_DIM + dims).to(tl.float32) * scale
+    scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
+    top = tl.max(scores, axis=0)
+    weights = tl.exp2(scores - top)
+    total = tl.sum(weights, axis=0)
+    heard = tl.sum(weights[:, None] * value, axis=0)
+    for start in range(BLOCK, SPLIT_FRAMES, BLOCK):
+        first = split * SPLIT_FRAMES + start
+        key, value, is_frame = _load(keys, values, base, first, dims, FRAMES, HEAD_DIM, BLOCK)
         scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         shrink = tl.exp2(top - new_top)
@@ -121,7 +131,7 @@ def attend_heard(
         queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out,
         partial_sums, partial_tops, SCALE=scale, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
         QUERY_STRIDE=queries.stride(0), SPLITS=n_splits, SPLIT_FRAMES=split_frames, BLOCK=BLOCK_FRAMES,
-        IS_FP8=key_scales is not None, num_warps=2, **chained(queries),
+        IS_FP8=key_scales is not None, num_warps=1 if key_scales is not None else 2, **chained(queries),
     )  # fmt: skip
     if n_splits > 1:
         _combine[n_heads, n_rows](

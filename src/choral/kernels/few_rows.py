@@ -16,6 +16,7 @@ from choral.kernels.launch import chained, has_kernels, require
 from choral.kernels.norm import EPSILON
 
 MOST_ROWS = 4  # more are faster through a matrix product
+SHORT_ROW, MANY_ROWS = 2048, 4096
 
 
 @triton.jit
@@ -31,19 +32,24 @@ def _linear(
     is_inner = inner < K
     places = columns[:, None] * K + inner[None, :]
     weights = tl.load(weight + places, mask=is_inner[None, :] & (columns < N)[:, None], other=0.0)
+    weights = weights.to(tl.float32)
     shift = tl.load(bias + columns, mask=columns < N, other=0.0).to(tl.float32)
     if HAS_NORM:
-        gain = tl.load(norm_weight + inner, mask=is_inner, other=0.0).to(tl.float32)
+        # The norm's own weights go into these, and its mean comes off the product: nothing waits for the mean.
         norm_shift = tl.load(norm_bias + inner, mask=is_inner, other=0.0).to(tl.float32)
+        shift += tl.sum(weights * norm_shift[None, :], axis=1)
+        weights *= tl.load(norm_weight + inner, mask=is_inner, other=0.0).to(tl.float32)[None, :]
+        totals = tl.sum(weights, axis=1)
     if PDL:
         tl.extra.cuda.gdc_wait()
     for row in tl.static_range(ROWS):
         states = tl.load(x + row * K + inner, mask=is_inner, other=0.0).to(tl.float32)
+        result = tl.sum(weights * states[None, :], axis=1)
         if HAS_NORM:
             mean = tl.sum(states, axis=0) / K
-            centred = tl.where(is_inner, states - mean, 0.0)
-            states = centred * tl.rsqrt(tl.sum(centred * centred, axis=0) / K + EPS) * gain + norm_shift
-        result = tl.sum(weights.to(tl.float32) * states[None, :], axis=1) + shift
+            variance = tl.sum(states * states, axis=0) / K - mean * mean
+            result = (result - mean * totals) * tl.rsqrt(variance + EPS)
+        result += shift
         if HAS_GELU:
             result = 0.5 * result * (1.0 + tl.erf(result * 0.7071067811865476))
         target = out + row * N + columns
@@ -68,11 +74,12 @@ def linear(
     require(added_to is None or added_to.is_contiguous(), "a contiguous sum")
     out = torch.empty(n_rows, n_out, dtype=x.dtype, device=x.device) if added_to is None else added_to
     padded = triton.next_power_of_2(n_in)
-    block = 4 if padded > 2048 else 8
+    block = 4 if n_out > MANY_ROWS else 8  # rows of weights a program; this and the warps by trial
+    n_warps = 2 if padded <= SHORT_ROW else 8
     _linear[(triton.cdiv(n_out, block),)](
         x, weight, bias, *(norm or (None, None)), out,
         ROWS=n_rows, N=n_out, K=n_in, PADDED=padded, BLOCK=block, HAS_NORM=norm is not None, HAS_GELU=gelu,
-        IS_ADDED=added_to is not None, EPS=EPSILON, num_warps=8 if padded > 2048 else 4,
+        IS_ADDED=added_to is not None, EPS=EPSILON, num_warps=n_warps,
         **chained(x),
     )  # fmt: skip
     return out

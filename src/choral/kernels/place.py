@@ -5,17 +5,14 @@ In fp8 each head of a window has its own scale, from its largest magnitude.
 
 from __future__ import annotations
 
-import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from choral.kernels.fp8 import FP8_TOP, SMALLEST_TOP
 from choral.kernels.launch import has_kernels, require
 
 BLOCK_FRAMES = 64
-FP8 = torch.float8_e4m3fn
-FP8_TOP = 448.0
-SMALLEST_TOP = 1e-12
 
 
 @triton.jit

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from choral.kernels.launch import chained, has_kernels, require
 
-BLOCK_POSITIONS = 32
+BLOCK_POSITIONS = 64
 
 
 @triton.jit
@@ -73,7 +73,7 @@ def attend_written(
     _attend[n_heads, len(qkv)](
         qkv, keys, values, row_slots, lengths, is_done, out,
         SCALE=head_dim**-0.5 * 1.4426950408889634, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
-        BLOCK=BLOCK_POSITIONS, num_warps=1, **chained(qkv),
+        BLOCK=BLOCK_POSITIONS, num_warps=2, **chained(qkv),
     )  # fmt: skip
     return out
 

@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from choral.kernels import few_rows
 from choral.kernels.cross_attention import attend_heard
 from choral.kernels.few_rows import linear
+from choral.kernels.fp8 import FP8
 from choral.kernels.norm import add_and_norm
-from choral.kernels.place import FP8, place_heard
+from choral.kernels.place import place_heard
 from choral.kernels.self_attention import attend_written
 from choral.model.decoder import DecoderBlock, Memory, TextDecoder
 from choral.model.dims import ModelDims
@@ -89,7 +90,7 @@ class GpuDecoderBlock:
         memory.keys[layer, slots, :, : k.shape[2]], memory.values[layer, slots, :, : k.shape[2]] = k, v
         added = self.out(x, attend(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
         query = self.cross_query(add_and_norm(x, added, self.cross_ln.weight, self.cross_ln.bias))
-        projected = self.heard(features)
+        projected = self.heard(features.flatten(0, 1)).view(*features.shape[:2], -1)
         place_heard(projected, memory.heard_keys[layer], memory.heard_values[layer], slots, *memory.scales(layer))
         q = query.view(n_windows, -1, self.n_head, x.shape[1] // self.n_head).transpose(1, 2)
         k, v = projected.view(n_windows, -1, 2, self.n_head, q.shape[-1]).permute(2, 0, 3, 1, 4)

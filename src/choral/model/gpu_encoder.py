@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from choral.kernels.norm import add_and_norm
+from choral.kernels.fp8 import quantize_rows
+from choral.kernels.norm import add_and_norm, add_and_norm_to_bytes
 from choral.model.encoder import AudioEncoder, EncoderBlock
-from choral.model.gpu_layers import Added, Joined, LinearGelu, attend, linears
+from choral.model.gpu_layers import Added, BytesLinear, Joined, LinearGelu, attend, linears
 
 
 class Convolution:
@@ -37,19 +38,38 @@ class GpuEncoderBlock:
 
     def __call__(self, x: Tensor, added: Tensor | None, n_windows: int) -> Tensor:  # x is [n * frames, state]
         normed = add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias)
-        qkv = self.qkv(normed).view(n_windows, -1, 3, self.n_head, x.shape[1] // self.n_head)
-        q, k, v = qkv.permute(2, 0, 3, 1, 4)
-        attended = attend(q, k, v).transpose(1, 2).reshape(x.shape)
-        added = self.out(x, attended)
+        added = self.out(x, attend_all(self.qkv(normed), n_windows, self.n_head))
         normed = add_and_norm(x, added, self.mlp_ln.weight, self.mlp_ln.bias)
         return self.narrow(x, self.wide(normed))
 
 
+class BytesEncoderBlock:
+    """The same with products in fp8."""
+
+    def __init__(self, block: EncoderBlock) -> None:
+        plain = GpuEncoderBlock(block)
+        self.n_head, self.attn_ln, self.mlp_ln = plain.n_head, plain.attn_ln, plain.mlp_ln
+        layers = (plain.qkv, plain.out, plain.wide, plain.narrow)
+        self.qkv, self.out, self.wide, self.narrow = (BytesLinear(layer.weight, layer.bias) for layer in layers)
+
+    def __call__(self, x: Tensor, added: Tensor | None, n_windows: int) -> Tensor:
+        qkv = self.qkv(add_and_norm_to_bytes(x, added, self.attn_ln.weight, self.attn_ln.bias))
+        added = self.out(quantize_rows(attend_all(qkv, n_windows, self.n_head)))
+        wide = self.wide(add_and_norm_to_bytes(x, added, self.mlp_ln.weight, self.mlp_ln.bias))
+        return self.narrow(quantize_rows(wide, gelu=True))
+
+
+def attend_all(qkv: Tensor, n_windows: int, n_head: int) -> Tensor:  # [n * frames, 3 * state] → [n * frames, state]
+    """Every frame attends to all of its window."""
+    q, k, v = qkv.view(n_windows, -1, 3, n_head, qkv.shape[1] // (3 * n_head)).permute(2, 0, 3, 1, 4)
+    return attend(q, k, v).transpose(1, 2).reshape(len(qkv), -1)
+
+
 class GpuEncoder:
-    def __init__(self, encoder: AudioEncoder) -> None:
+    def __init__(self, encoder: AudioEncoder, *, fp8: bool = False) -> None:
         self.conv1, self.conv2 = Convolution(encoder.conv1), Convolution(encoder.conv2)
         self.positions = encoder.positional_embedding
-        self.blocks = [GpuEncoderBlock(block) for block in encoder.blocks]
+        self.blocks = [BytesEncoderBlock(block) if fp8 else GpuEncoderBlock(block) for block in encoder.blocks]
         self.ln_post = encoder.ln_post
 
     def __call__(self, mel: Tensor) -> Tensor:  # [n, 2 * frames, mels] → [n, frames, state]

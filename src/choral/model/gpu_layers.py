@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from choral.kernels.fp8 import Bytes, quantize_rows
+
 # In this order: cuDNN's is the fastest where it can; float32 is left to the last two.
 BACKENDS = [
     SDPBackend.CUDNN_ATTENTION,
@@ -60,6 +62,23 @@ class Added:
     def __call__(self, states: Tensor, x: Tensor) -> Tensor:
         states.addmm_(x, self.weight.t())
         return self.bias
+
+
+class BytesLinear:
+    """A linear layer in fp8, with a scale for every output; what goes in has one for every row."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.values, self.scales = quantize_rows(weight)
+        self.bias = bias
+
+    def __call__(self, x: Bytes) -> Tensor:
+        if not x.values.is_cuda:
+            product = (x.values.float() * x.scales) @ (self.values.float() * self.scales).t()
+            return product.to(self.bias.dtype) + self.bias
+        return torch._scaled_mm(
+            x.values, self.values.t(), x.scales, self.scales.t(), self.bias,
+            out_dtype=self.bias.dtype, use_fast_accum=True,
+        )  # fmt: skip
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
