@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from choral.audio.recording import Recording
 from choral.config import ComputeType, EngineName, EngineSettings
-from choral.engine.engine import Engine, EngineStats
+from choral.engine.engine import EngineStats
 from choral.engine.factory import make_engine, pick_engine
+from choral.engine.group import AnyEngine
 from choral.engine.window import Priority
 from choral.errors import UsageError
 from choral.longform.align import align
@@ -62,7 +63,7 @@ def load_with(
 class Model:
     """A loaded model. Use it from any number of threads; close it, or use it in a `with`, to free its memory."""
 
-    def __init__(self, name: str, engine: Engine, transcriber: Transcriber) -> None:
+    def __init__(self, name: str, engine: AnyEngine, transcriber: Transcriber) -> None:
         self.name = name
         self._engine, self._transcriber = engine, transcriber
 
@@ -167,7 +168,7 @@ class Model:
 
 
 def uses_cuda(settings: EngineSettings) -> bool:
-    if settings.device == "cpu":
+    if (settings.devices or settings.device) == "cpu":
         return False
     import torch
 

@@ -16,6 +16,7 @@ ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
 class EngineSettings:
     engine: EngineName = "auto"  # auto: torch where it is installed, CTranslate2 otherwise
     device: str = "auto"  # auto, cpu, cuda or cuda:N
+    devices: str = ""  # several, with an engine on each: "0,1" for the first two GPUs; device does not count then
     compute_type: ComputeType = "auto"  # auto: float32 on a CPU, float16 on a GPU
     threads: int = 0  # CPU threads; 0: as many as the machine has cores
     encoder_budget: int = 32_768  # frames that one encoder step may take; a window has 1,500
@@ -25,9 +26,10 @@ class EngineSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
-        kind, _, index = self.device.partition(":")
-        if kind not in ("auto", "cpu", "cuda") or (index and (kind != "cuda" or not index.isdecimal())):
+        if not is_device(self.device):
             raise UsageError(f"device is {self.device!r}; it must be auto, cpu, cuda or cuda:N")
+        if self.devices and not all(map(is_device, self.device_names)):
+            raise UsageError(f"devices is {self.devices!r}; it must be numbers of GPUs with commas between, as in 0,1")
         if not 0 <= self.threads <= 4096:
             raise UsageError(f"threads is {self.threads!r}; it must be 0 (all cores) or a count of threads")
         if not 0 <= self.slots <= 4096:
@@ -35,3 +37,13 @@ class EngineSettings:
         for name in ("encoder_budget", "queue_limit"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number from 1 up")
+
+    @property
+    def device_names(self) -> list[str]:
+        names = [name.strip() for name in self.devices.split(",")]
+        return [f"cuda:{name}" if name.isdecimal() else name for name in names]
+
+
+def is_device(name: str) -> bool:
+    kind, _, index = name.partition(":")
+    return kind in ("auto", "cpu", "cuda") and (not index or (kind == "cuda" and index.isdecimal()))

@@ -21,6 +21,7 @@ import pytest
 from choral.audio.constants import HOP_LENGTH
 from choral.engine.engine import Engine
 from choral.engine.factory import ctranslate2_engine
+from choral.engine.gpu_runner import GpuRunner
 from choral.engine.steps import Pending
 from choral.engine.window import (
     Align,
@@ -50,13 +51,19 @@ class Runner:
     is_same: Callable[[Any, Any, Tokenizer], bool]
 
 
-@pytest.fixture(scope="module", params=["torch", "ctranslate2"])
+@pytest.fixture(scope="module", params=["torch", "gpu", "ctranslate2"])
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
+    loaded: Loaded = request.getfixturevalue("tiny")
+    checkpoint: Checkpoint = request.getfixturevalue("tiny_checkpoint")
     if request.param == "torch":
-        loaded: Loaded = request.getfixturevalue("tiny")
         yield Runner(loaded.engine, equal_to_rounding)
         return
-    checkpoint: Checkpoint = request.getfixturevalue("tiny_checkpoint")
+    if request.param == "gpu":  # the GPU's, with torch in place of its kernels
+        settings = replace(SETTINGS, slots=16)
+        engine = Engine(GpuRunner(checkpoint, loaded.tokenizer, settings), settings)
+        yield Runner(engine, equal_to_rounding)
+        engine.close()
+        return
     settings = replace(SETTINGS, threads=1)  # two would wait for each other beside other tests
     engine = ctranslate2_engine(checkpoint, request.getfixturevalue("tokenizer"), settings)
     yield Runner(engine, equal_text)

@@ -38,7 +38,7 @@ def test_what_was_heard(
 def test_one_row_is_read_by_the_whole_chip_and_many_are_not_split() -> None:
     assert splits_for(1, 20, 1500) * 20 >= 300
     assert splits_for(64, 20, 1500) == 1
-    assert splits_for(1, 2, 6) == 1
+    assert splits_for(1, 2, 6) == 1  # there is only one block
 
 
 def test_a_row_that_is_done_is_left_out(device: torch.device) -> None:

@@ -23,6 +23,7 @@ from choral.bench.material import Material
 from choral.bench.memory import PeakMemory
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
+from choral.engine.group import AnyEngine
 from choral.engine.steps import Decode
 from choral.engine.window import Caller, Window, WindowAudio
 from choral.engine.window import Decode as DecodeWork
@@ -110,7 +111,7 @@ class Meter:
 
 
 def measure(
-    engine: Engine,
+    engine: AnyEngine,
     material: Material,
     counts: Sequence[int],
     *,
@@ -135,7 +136,7 @@ def measure(
 
 
 def run_load(
-    engine: Engine,
+    engine: AnyEngine,
     material: Material,
     work: DecodeWork,
     n_windows: int,

@@ -17,7 +17,7 @@ from statistics import median
 
 from choral.audio.recording import Recording
 from choral.bench.material import Material
-from choral.engine.engine import Engine
+from choral.engine.group import AnyEngine
 from choral.engine.window import Caller
 from choral.engine.worker import StepRecord
 from choral.errors import UsageError
@@ -89,7 +89,7 @@ class FairnessBench:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         transcriber: Transcriber,
         material: Material,
         *,

@@ -79,7 +79,7 @@ def _kernel_checks(device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
         )
         yield check(f"{n_in} × {n_out} for two rows", few_rows.linear(x, weight, bias, norm=gains), expected)
     states, gains = random(100, 1280), (random(1280), random(1280))
-    expected = norm.reference(states.float(), gains[1].float(), gains[0].float(), gains[1].float())
+    expected = norm.reference(states.float().clone(), gains[1].float(), gains[0].float(), gains[1].float())
     yield check("norm", norm.add_and_norm(states, gains[1], *gains), expected)
     projected = random(3, 1500, 2 * n_heads * head_dim)
     results, wanted = ([torch.zeros_like(random(n_slots, n_heads, 1500, 64)) for _ in range(2)] for _ in range(2))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from choral.bench.gpu_breakdown import Breakdown, break_down
 from choral.engine.gpu_runner import GpuRunner
 from choral.engine.gpu_state import BY_HOST, DONE, LENGTH
 from choral.model.dims import ModelDims
@@ -79,7 +80,12 @@ def encoder_share(runner: GpuRunner, dims: ModelDims, top: Ceilings) -> Share:
     return Share(f"encoder, a window of {BATCH}", measured_ms, limit_ms)
 
 
-def step_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, n_rows: int, n_written: int) -> Share:
+@dataclass(frozen=True)
+class StepShare(Share):
+    breakdown: Breakdown
+
+
+def step_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, n_rows: int, n_written: int) -> StepShare:
     """Of one decoder step: all weights once, and each row's own keys and values."""
     width, n_layers = dims.n_text_state, dims.n_text_layer
     weights = (n_layers * 14 * width * width + dims.n_vocab * width) * 2
@@ -87,11 +93,11 @@ def step_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, n_rows: int, n
     a_row = n_layers * 2 * width * (dims.n_audio_ctx * heard_bytes + n_written * 2)
     limit_ms = (weights + n_rows * a_row) / top.copy_tb_s / 1e9
     numbers = runner.state.numbers
-    slots = torch.arange(n_rows, dtype=torch.int32, device=numbers.device)
-    runner.rows[:, :n_rows] = slots
+    runner.rows[:, :n_rows] = torch.arange(n_rows, dtype=torch.int32, device=numbers.device)
     # Windows that the host decides on stay where they are, however often the step runs.
     numbers[LENGTH], numbers[BY_HOST], numbers[DONE] = n_written, 1, 0
     measured_ms = device_ms(lambda: runner.graphs.run(n_rows))
+    breakdown = break_down(lambda: runner.graphs.run(n_rows), n_rows)
     numbers[DONE] = 1
     runner.rows.fill_(runner.capacity.n_slots)
-    return Share(f"decoder step of {n_rows}", measured_ms, limit_ms)
+    return StepShare(f"decoder step of {n_rows}", measured_ms, limit_ms, breakdown)

@@ -15,7 +15,7 @@ import numpy as np
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.engine.engine import Engine
 from choral.engine.steps import Pending
-from choral.engine.window import Caller, Decode, Decoded, Window, WindowAudio
+from choral.engine.window import Decode, Decoded, Window, WindowAudio
 from choral.model.tokenizer import Tokenizer
 
 N_RUNS = 3
@@ -72,9 +72,9 @@ class LoadMaker:
         return seconds
 
     def saturated(self) -> float:
-        windows, caller = self.windows(SATURATED_WINDOWS, WINDOW_S, LONG_TOKENS), Caller()
+        windows = self.windows(SATURATED_WINDOWS, WINDOW_S, LONG_TOKENS)
         started_s = time.perf_counter()
-        pending = [self._engine.submit(window, caller) for window in windows]
+        pending = [self._engine.submit(window) for window in windows]  # each a caller of its own
         for each in pending:
             self.checked(each, LONG_TOKENS)
         seconds = time.perf_counter() - started_s

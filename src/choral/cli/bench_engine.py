@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from choral.bench.material import Material
     from choral.bench.trace import Trace
     from choral.cli.bench_engine_tables import Subject
-    from choral.engine.engine import Engine
+    from choral.engine.group import AnyEngine
 
 ENGINE_DESCRIPTION = """\
 How the engine takes a load: so many windows queued at once, all of them different.
@@ -169,7 +169,7 @@ def read_material(given: Sequence[str]) -> Material:
     return material_of([item.source for item in inputs.found])
 
 
-def open_engine(arguments: argparse.Namespace) -> Engine:
+def open_engine(arguments: argparse.Namespace) -> AnyEngine:
     if arguments.random_weights is None:
         return load_model(arguments)._engine
     from choral.bench.random_model import random_engine

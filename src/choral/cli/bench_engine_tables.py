@@ -12,7 +12,7 @@ from choral.bench.fairness import Fairness, Waits
 from choral.bench.material import Material
 from choral.bench.report import bars, json_line, verdict
 from choral.cli.table import aligned
-from choral.engine.engine import Engine
+from choral.engine.group import AnyEngine
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Subject:
     cache_budget_bytes: int
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, engine: Engine, material: Material) -> Subject:
+    def of(cls, arguments: argparse.Namespace, engine: AnyEngine, material: Material) -> Subject:
         random_weights = getattr(arguments, "random_weights", None)
         model = f"random {random_weights}" if random_weights else arguments.model or "the default model"
         capacity = engine.capacity

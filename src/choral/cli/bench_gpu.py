@@ -18,7 +18,7 @@ from choral.errors import UsageError
 
 if TYPE_CHECKING:
     from choral.bench.gpu_checks import Check
-    from choral.bench.gpu_limits import Ceilings, Share
+    from choral.bench.gpu_limits import Ceilings, Share, StepShare
     from choral.bench.gpu_load import Loads
 
 DESCRIPTION = """\
@@ -39,7 +39,8 @@ class Result:
     compute_type: str
     start_s: float  # of the engine, weights in memory
     loads: Loads
-    shares: tuple[Share, ...]
+    encoder: Share
+    steps: tuple[StepShare, ...]
 
 
 def add_gpu(actions: argparse._SubParsersAction[Any]) -> None:
@@ -82,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     others = {} if arguments.no_transformers else beside_transformers(shapes, device)
     write_stdout(table(results, others))
     write_stdout(limits_table(top, results))
+    write_stdout(breakdown_table(results))
     facts = {
         "device": torch.cuda.get_device_name(device),
         "checks": checks,
@@ -145,7 +147,8 @@ def measure(shape: str, compute_type: str, device: str, top: Ceilings) -> Result
     runner = GpuRunner(checkpoint, tokenizer, settings)
     with torch.inference_mode():
         rows = [n for n in STEP_ROWS if n <= runner.capacity.n_slots]
-        shares = (encoder_share(runner, dims, top), *(step_share(runner, dims, top, n, STEP_WRITTEN) for n in rows))
+        encoder = encoder_share(runner, dims, top)
+        steps = tuple(step_share(runner, dims, top, n, STEP_WRITTEN) for n in rows)
     engine = Engine(runner, settings)
     start_s = time.perf_counter() - started_s
     try:
@@ -155,7 +158,7 @@ def measure(shape: str, compute_type: str, device: str, top: Ceilings) -> Result
     del engine, runner
     gc.collect()
     torch.cuda.empty_cache()
-    return Result(shape, compute_type, start_s, loads, shares)
+    return Result(shape, compute_type, start_s, loads, encoder, steps)
 
 
 def beside_transformers(shapes: Sequence[str], device: str) -> dict[str, float]:
@@ -213,8 +216,20 @@ def limits_table(top: Ceilings, results: Sequence[Result]) -> str:
     )
     rows = [["", "", "takes", "at its limit", "share"]]
     for result in results:
-        for share in result.shares:
+        for share in (result.encoder, *result.steps):
             name = f"{result.shape} {result.compute_type}"
             takes, limit = f"{share.measured_ms:.2f} ms", f"{share.limit_ms:.2f} ms"
             rows.append([name, share.name, takes, limit, f"{share.share:.0%}"])
     return first + aligned(rows, numbers=(2, 3, 4)) + "\n"
+
+
+def breakdown_table(results: Sequence[Result]) -> str:
+    """Of each step, what its kernels take."""
+    kinds = list(dict.fromkeys(kind for result in results for step in result.steps for kind in step.breakdown.kind_us))
+    rows = [["kernels of a step, µs", "", *kinds, "launches"]]
+    for result in results:
+        for step in result.steps:
+            times = [f"{step.breakdown.kind_us.get(kind, 0):.0f}" for kind in kinds]
+            name = f"{result.shape} {result.compute_type}"
+            rows.append([name, step.name, *times, str(step.breakdown.n_kernels)])
+    return aligned(rows, numbers=range(2, len(rows[0]))) + "\n"

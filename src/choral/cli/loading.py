@@ -32,6 +32,9 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
         "--device", default=settings.device, metavar="NAME", help=describe("auto, cpu, cuda or cuda:N", settings.device)
     )
     group.add_argument(
+        "--devices", default=settings.devices, metavar="N,N", help="several GPUs, each with an engine of its own: 0,1"
+    )
+    group.add_argument(
         "--compute-type",
         default=settings.compute_type,
         choices=get_args(ComputeType),
@@ -48,6 +51,7 @@ def settings_of(arguments: argparse.Namespace) -> EngineSettings:
     return EngineSettings(
         engine=arguments.engine,
         device=arguments.device,
+        devices=arguments.devices,
         compute_type=arguments.compute_type,
         threads=arguments.threads,
     )

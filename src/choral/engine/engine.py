@@ -85,6 +85,10 @@ class Engine:
             raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
         self._callers.add(caller)
 
+    @property
+    def n_under_way(self) -> int:
+        return len(self._jobs)
+
     def cancel(self, future: Future[Any]) -> None:
         """Nobody waits for this one any more: it is not begun, or leaves before the next step."""
         job = self._jobs.get(future)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
+from dataclasses import replace
 
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
+from choral.engine.group import AnyEngine, EngineGroup
 from choral.errors import MissingDependency
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
@@ -24,9 +27,21 @@ def pick_engine(settings: EngineSettings) -> str:
     raise MissingDependency("transcribing needs CTranslate2 or PyTorch: pip install ctranslate2, or 'choral[torch]'")
 
 
-def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> AnyEngine:
     make = torch_engine if pick_engine(settings) == "torch" else ctranslate2_engine
-    return make(checkpoint, tokenizer, settings)
+    if not settings.devices:
+        return make(checkpoint, tokenizer, settings)
+    engines: list[Engine] = []
+    try:
+        for device in settings.device_names:
+            # The group bounds the queue: each of its engines takes what it is given.
+            own = replace(settings, device=device, devices="", queue_limit=sys.maxsize)
+            engines.append(make(checkpoint, tokenizer, own))
+    except BaseException:
+        for engine in engines:
+            engine.close()
+        raise
+    return EngineGroup(engines, settings.queue_limit)
 
 
 def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:

@@ -14,8 +14,7 @@ from torch import Tensor
 from choral.kernels.launch import chained, has_kernels, require
 
 BLOCK_FRAMES = 64
-PROGRAMS_WANTED = 1056  # eight on each of an H200's 132 multiprocessors
-MOST_SPLITS = 24
+PROGRAMS_WANTED = 528  # four on each of an H200's 132 multiprocessors
 
 
 @triton.jit
@@ -29,10 +28,10 @@ def _load(keys, values, base, first, dims, FRAMES: tl.constexpr, HEAD_DIM: tl.co
 
 
 @triton.jit
-def _attend(
+def _attend_heard(
     queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out, partial_sums, partial_tops,
     SCALE: tl.constexpr, HEADS: tl.constexpr, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr,
-    QUERY_STRIDE: tl.constexpr, SPLITS: tl.constexpr, SPLIT_FRAMES: tl.constexpr, BLOCK: tl.constexpr,
+    QUERY_STRIDE: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
     IS_FP8: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
@@ -43,29 +42,33 @@ def _attend(
     slot_head = tl.load(audio_slots + row).to(tl.int64) * HEADS + head
     dims = tl.arange(0, HEAD_DIM)
     base = slot_head * (FRAMES * HEAD_DIM)
-    key, value, is_frame = _load(keys, values, base, split * SPLIT_FRAMES, dims, FRAMES, HEAD_DIM, BLOCK)
     scale, value_scale = SCALE, 1.0
     if IS_FP8:
         scale *= tl.load(key_scales + slot_head)
         value_scale = tl.load(value_scales + slot_head)
+    if SPLITS > 1:  # then each has one block, which is older than this step: only the query is waited for
+        key, value, is_frame = _load(keys, values, base, split * BLOCK, dims, FRAMES, HEAD_DIM, BLOCK)
     if PDL:
-        tl.extra.cuda.gdc_wait()  # what was heard is older than this step, the query is not
+        tl.extra.cuda.gdc_wait()
     query = tl.load(queries + row * QUERY_STRIDE + head * HEAD_DIM + dims).to(tl.float32) * scale
-    scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
-    top = tl.max(scores, axis=0)
-    weights = tl.exp2(scores - top)
-    total = tl.sum(weights, axis=0)
-    heard = tl.sum(weights[:, None] * value, axis=0)
-    for start in range(BLOCK, SPLIT_FRAMES, BLOCK):
-        first = split * SPLIT_FRAMES + start
-        key, value, is_frame = _load(keys, values, base, first, dims, FRAMES, HEAD_DIM, BLOCK)
+    if SPLITS > 1:
         scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=0))
-        shrink = tl.exp2(top - new_top)
-        weights = tl.exp2(scores - new_top)
-        total = total * shrink + tl.sum(weights, axis=0)
-        heard = heard * shrink + tl.sum(weights[:, None] * value, axis=0)
-        top = new_top
+        top = tl.max(scores, axis=0)
+        weights = tl.exp2(scores - top)
+        total = tl.sum(weights, axis=0)
+        heard = tl.sum(weights[:, None] * value, axis=0)
+    else:
+        top, total = -float("inf"), 0.0
+        heard = tl.zeros([HEAD_DIM], tl.float32)
+        for first in range(0, FRAMES, BLOCK):
+            key, value, is_frame = _load(keys, values, base, first, dims, FRAMES, HEAD_DIM, BLOCK)
+            scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
+            new_top = tl.maximum(top, tl.max(scores, axis=0))
+            shrink = tl.exp2(top - new_top)
+            weights = tl.exp2(scores - new_top)
+            total = total * shrink + tl.sum(weights, axis=0)
+            heard = heard * shrink + tl.sum(weights[:, None] * value, axis=0)
+            top = new_top
     if SPLITS == 1:
         result = heard * (value_scale / total)
         tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, result.to(out.dtype.element_ty))
@@ -76,7 +79,7 @@ def _attend(
 
 
 @triton.jit
-def _combine(
+def _combine_heard(
     partial_sums, partial_tops, row_slots, is_done, out,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
     PDL: tl.constexpr,
@@ -98,8 +101,9 @@ def _combine(
 
 
 def splits_for(n_rows: int, n_heads: int, n_frames: int) -> int:
-    wanted = -(-PROGRAMS_WANTED // (n_rows * n_heads))
-    return max(1, min(wanted, MOST_SPLITS, -(-n_frames // BLOCK_FRAMES)))
+    """One program for each block of frames, or one for all of them."""
+    is_chip_full = n_rows * n_heads >= PROGRAMS_WANTED
+    return 1 if is_chip_full else -(-n_frames // BLOCK_FRAMES)
 
 
 def attend_heard(
@@ -120,21 +124,19 @@ def attend_heard(
     require(keys.is_contiguous() and values.is_contiguous(), "keys and values are contiguous")
     require(keys.shape[1:] == values.shape[1:] == (n_heads, n_frames, head_dim), "keys and values have one shape")
     n_splits = splits_for(n_rows, n_heads, n_frames)
-    split_frames = -(-n_frames // (n_splits * BLOCK_FRAMES)) * BLOCK_FRAMES
-    n_splits = -(-n_frames // split_frames)
     out = torch.empty(n_rows, n_heads, head_dim, dtype=queries.dtype, device=queries.device)
     n_parts = n_rows * n_heads * n_splits if n_splits > 1 else 1
     partial_sums = torch.empty(n_parts, head_dim, dtype=torch.float32, device=queries.device)
     partial_tops = torch.empty(n_parts, dtype=torch.float32, device=queries.device)
     scale = head_dim**-0.5 * 1.4426950408889634  # exponentials are of two
-    _attend[n_heads, n_rows, n_splits](
+    _attend_heard[n_heads, n_rows, n_splits](
         queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out,
         partial_sums, partial_tops, SCALE=scale, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
-        QUERY_STRIDE=queries.stride(0), SPLITS=n_splits, SPLIT_FRAMES=split_frames, BLOCK=BLOCK_FRAMES,
+        QUERY_STRIDE=queries.stride(0), SPLITS=n_splits, BLOCK=BLOCK_FRAMES,
         IS_FP8=key_scales is not None, num_warps=1 if key_scales is not None else 2, **chained(queries),
     )  # fmt: skip
     if n_splits > 1:
-        _combine[n_heads, n_rows](
+        _combine_heard[n_heads, n_rows](
             partial_sums, partial_tops, row_slots, is_done, out, HEADS=n_heads, HEAD_DIM=head_dim, SPLITS=n_splits,
             PADDED=triton.next_power_of_2(n_splits), num_warps=1, **chained(queries),
         )  # fmt: skip

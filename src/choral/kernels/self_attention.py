@@ -13,14 +13,23 @@ BLOCK_POSITIONS = 64
 
 
 @triton.jit
-def _attend(
+def _load(keys, values, base, first, newest, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
+    positions = first + tl.arange(0, BLOCK)
+    is_before = positions < newest
+    places = base + positions[:, None] * HEAD_DIM + dims[None, :]
+    key = tl.load(keys + places, mask=is_before[:, None], other=0.0).to(tl.float32)
+    value = tl.load(values + places, mask=is_before[:, None], other=0.0).to(tl.float32)
+    return key, value, is_before
+
+
+@triton.jit
+def _attend_written(
     qkv, keys, values, row_slots, lengths, is_done, out,
     SCALE: tl.constexpr, HEADS: tl.constexpr, POSITIONS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
-        tl.extra.cuda.gdc_wait()
     head, row = tl.program_id(0), tl.program_id(1)
     slot = tl.load(row_slots + row).to(tl.int64)
     if tl.load(is_done + slot) != 0:
@@ -28,10 +37,13 @@ def _attend(
     newest = tl.load(lengths + slot).to(tl.int32) - 1
     state: tl.constexpr = HEADS * HEAD_DIM
     dims = tl.arange(0, HEAD_DIM)
+    base = (slot * HEADS + head) * (POSITIONS * HEAD_DIM)
+    key, value, is_before = _load(keys, values, base, 0, newest, dims, HEAD_DIM, BLOCK)
+    if PDL:
+        tl.extra.cuda.gdc_wait()  # what was written before is older than this step
     own = qkv + row * (3 * state) + head * HEAD_DIM + dims
     query = tl.load(own).to(tl.float32) * SCALE
     new_key, new_value = tl.load(own + state), tl.load(own + 2 * state)
-    base = (slot * HEADS + head) * (POSITIONS * HEAD_DIM)
     tl.store(keys + base + newest * HEAD_DIM + dims, new_key.to(keys.dtype.element_ty))
     tl.store(values + base + newest * HEAD_DIM + dims, new_value.to(values.dtype.element_ty))
 
@@ -40,11 +52,6 @@ def _attend(
     written = new_value.to(tl.float32)
     start = 0
     while start < newest:
-        positions = start + tl.arange(0, BLOCK)
-        is_before = positions < newest
-        places = base + positions[:, None] * HEAD_DIM + dims[None, :]
-        key = tl.load(keys + places, mask=is_before[:, None], other=0.0).to(tl.float32)
-        value = tl.load(values + places, mask=is_before[:, None], other=0.0).to(tl.float32)
         scores = tl.where(is_before, tl.sum(key * query[None, :], axis=1), -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         shrink = tl.exp2(top - new_top)
@@ -53,6 +60,7 @@ def _attend(
         written = written * shrink + tl.sum(weights[:, None] * value, axis=0)
         top = new_top
         start += BLOCK
+        key, value, is_before = _load(keys, values, base, start, newest, dims, HEAD_DIM, BLOCK)
     tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, (written / total).to(out.dtype.element_ty))
 
 
@@ -70,7 +78,7 @@ def attend_written(
     require(qkv.is_contiguous() and qkv.shape[1] == 3 * n_heads * head_dim, "queries, keys and values side by side")
     require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
     out = torch.empty(len(qkv), n_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
-    _attend[n_heads, len(qkv)](
+    _attend_written[n_heads, len(qkv)](
         qkv, keys, values, row_slots, lengths, is_done, out,
         SCALE=head_dim**-0.5 * 1.4426950408889634, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
         BLOCK=BLOCK_POSITIONS, num_warps=2, **chained(qkv),

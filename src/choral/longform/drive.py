@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from choral.engine.engine import Engine
+from choral.engine.group import AnyEngine
 from choral.engine.window import Caller
 from choral.longform.chain import Chain
 from choral.longform.fallback import Steps
@@ -16,7 +16,7 @@ CHAINS_IN_FLIGHT = 64
 
 
 def run_chains(
-    engine: Engine, caller: Caller, chains: Sequence[Chain], on_moved: Callable[[], None]
+    engine: AnyEngine, caller: Caller, chains: Sequence[Chain], on_moved: Callable[[], None]
 ) -> Iterator[Segment]:
     """Yields the segments of all chains in the order of the chains; `on_moved` is called after every window."""
     waiting = list(enumerate(chain.run() for chain in chains))[::-1]
@@ -48,7 +48,7 @@ def run_chains(
 
 
 def send(
-    engine: Engine,
+    engine: AnyEngine,
     caller: Caller,
     index: int,
     steps: Steps[None],

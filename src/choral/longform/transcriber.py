@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
-from choral.engine.engine import Engine
+from choral.engine.group import AnyEngine
 from choral.engine.window import Caller, Priority
 from choral.longform.chain import Chain, Request
 from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening
@@ -34,7 +34,7 @@ class Language:
 class Transcriber:
     """Holds nothing of a request: one serves any number of threads at once."""
 
-    def __init__(self, engine: Engine, tokenizer: Tokenizer, dims: ModelDims) -> None:
+    def __init__(self, engine: AnyEngine, tokenizer: Tokenizer, dims: ModelDims) -> None:
         self.engine, self.tokenizer, self.dims = engine, tokenizer, dims
 
     def start(

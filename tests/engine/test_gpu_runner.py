@@ -1,0 +1,188 @@
+"""The GPU's runner, on the CPU, where its kernels are plain torch: what it decides, it decides as the other does.
+
+How the kernels themselves do is seen in `tests/kernels`, and on a GPU by `choral bench gpu`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+
+from choral.audio.mel import pad
+from choral.engine import gpu_runner
+from choral.engine.engine import Engine
+from choral.engine.gpu_hearing import Hearing
+from choral.engine.gpu_runner import GpuRunner
+from choral.engine.graphs import StepGraphs, sizes_up_to
+from choral.engine.window import Align, Aligned, Decode, Decoded, Window, WindowAudio
+from choral.errors import UsageError, WindowFailed
+from choral.model.checkpoint import Checkpoint
+from choral.model.gpu_encoder import GpuEncoder
+from choral.model.gpu_mel import N_PADDED, GpuMel
+from choral.model.whisper import Whisper
+from real_model import SETTINGS, Loaded, alone
+
+Samples = npt.NDArray[np.float32]
+SOON_S = 300
+CPU = torch.device("cpu")
+WORKS = (
+    Decode(language="en"),
+    Decode(language="en", timestamps=False, prompt=(50, 60, 70, 80, 90)),
+    Decode(language="en", temperature=0.7, n_candidates=3),
+    Decode(language="en", n_candidates=4, patience=1.5),
+    Decode(language="en", max_tokens=5, suppress_blank=False),
+    Decode(language="en", temperature=1.0, seed=3),
+    Decode(language="en", suppress_tokens=(13, 11), length_penalty=0.5, max_initial_timestamp=None),
+)
+
+
+@pytest.fixture(scope="module")
+def samples(speech: list[WindowAudio]) -> Samples:
+    """ "And so, my fellow Americans": 11 seconds."""
+    return speech[0].samples
+
+
+@pytest.fixture(scope="module")
+def engine(tiny: Loaded, tiny_checkpoint: Checkpoint) -> Iterator[Engine]:
+    settings = replace(SETTINGS, slots=9)
+    engine = Engine(GpuRunner(tiny_checkpoint, tiny.tokenizer, settings), settings)
+    yield engine
+    engine.close()
+
+
+def windows(samples: Samples) -> list[Window[Decoded]]:
+    cuts = [
+        samples,
+        samples[30_000:],
+        samples[:90_000],
+        samples[50_000:],
+        samples[:60_000],
+        samples[10_000:150_000],
+        samples[20_000:120_000],
+    ]
+    return [Window(alone(np.ascontiguousarray(cut)), work) for cut, work in zip(cuts, WORKS, strict=True)]
+
+
+def results(engine: Engine, wanted: Sequence[Window[Decoded]]) -> list[Decoded]:
+    return [pending.result(SOON_S) for pending in [engine.submit(window) for window in wanted]]
+
+
+def test_every_kind_of_window_as_the_other_runner_has_it(engine: Engine, tiny: Loaded, samples: Samples) -> None:
+    wanted = windows(samples)
+    for mine, theirs in zip(results(engine, wanted), results(tiny.engine, wanted), strict=True):
+        assert mine.tokens == theirs.tokens
+        assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-4)
+        assert mine.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-4)
+
+
+def test_together_as_alone_and_again_in_the_same_slots(engine: Engine, samples: Samples) -> None:
+    wanted = windows(samples)
+    together = results(engine, wanted)
+    one_by_one = [results(engine, [window])[0] for window in wanted]
+    assert [each.tokens for each in together] == [each.tokens for each in one_by_one]
+
+
+def test_tokens_are_seen_on_their_way(engine: Engine, samples: Samples) -> None:
+    pending = engine.submit(Window(alone(samples), WORKS[0]), watch=True)
+    seen = list(pending.updates())
+    final = pending.result(SOON_S).tokens
+    assert len(seen) > 5
+    assert seen[-1] == final
+    assert all(final[: len(tokens)] == tokens for tokens in seen)
+
+
+def test_known_texts_are_aligned(engine: Engine, tiny: Loaded, samples: Samples) -> None:
+    text = tuple(tiny.tokenizer.encode(" And so my fellow Americans"))
+    work = Align(text_tokens=text, n_frames=550, language="en", task="transcribe")
+    mine, theirs = (each.submit(Window(alone(samples), work)).result(SOON_S) for each in (engine, tiny.engine))
+    assert isinstance(mine, Aligned)
+    assert isinstance(theirs, Aligned)
+    assert np.allclose(mine.scores, theirs.scores, atol=1e-3)
+
+
+def test_a_bad_prompt_fails_alone(engine: Engine, samples: Samples) -> None:
+    good, bad = Window(alone(samples), WORKS[4]), Window(alone(samples), Decode(language="en", prompt=(10**6,)))
+    pending = [engine.submit(window) for window in (good, bad, good)]
+    with pytest.raises(UsageError, match="no token"):
+        pending[1].result(SOON_S)
+    assert pending[0].result(SOON_S).tokens == pending[2].result(SOON_S).tokens
+
+
+def test_numbers_that_are_not_numbers_fail_alone(
+    engine: Engine, samples: Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hear = Hearing.__call__
+
+    def spoilt(self: Hearing, audios: Sequence[WindowAudio]) -> list[torch.Tensor]:
+        return [
+            own * (torch.nan if audio.samples[0] == 1 else 1)
+            for own, audio in zip(hear(self, audios), audios, strict=True)
+        ]
+
+    monkeypatch.setattr(Hearing, "__call__", spoilt)
+    broken = samples.copy()
+    broken[0] = 1
+    pending = [engine.submit(Window(alone(cut), WORKS[0])) for cut in (samples[:100_000], broken)]
+    with pytest.raises(WindowFailed, match="not numbers"):
+        pending[1].result(SOON_S)
+    assert pending[0].result(SOON_S).tokens
+
+
+def test_in_bytes_the_text_is_much_the_same(
+    tiny: Loaded, tiny_checkpoint: Checkpoint, samples: Samples, monkeypatch
+) -> None:
+    monkeypatch.setattr(gpu_runner, "pick_compute_type", lambda *_: "fp8")
+    runner = GpuRunner(tiny_checkpoint, tiny.tokenizer, replace(SETTINGS, slots=2))
+    engine = Engine(runner, SETTINGS)
+    try:
+        tokens = results(engine, [Window(alone(samples), Decode(language="en", timestamps=False))])[0].tokens
+    finally:
+        engine.close()
+    text = tiny.tokenizer.decode(tokens)
+    assert "ask not what your country can do for you" in text.replace(",", "")
+
+
+@pytest.mark.parametrize(("lead", "n_frames", "peak"), [(0, 1100, None), (200, 700, 1.5), (0, 3000, None)])
+def test_mel_spectrograms_are_the_cpu_s(samples: Samples, lead: int, n_frames: int, peak: float | None) -> None:
+    audio = WindowAudio(samples, lead=lead, n_mel_frames=n_frames, mel_peak=peak)
+    padded = np.empty((1, N_PADDED), np.float32)
+    pad(audio.samples, lead, padded[0])
+    peaks = torch.tensor([torch.nan if peak is None else peak])
+    mel = GpuMel(80, CPU)(torch.from_numpy(padded), torch.tensor([n_frames]), peaks)
+    assert np.abs(mel[0].T.numpy() - audio.log_mel(80)).max() < 1e-4
+
+
+@torch.inference_mode()
+def test_the_encoder_is_the_plain_one(tiny_checkpoint: Checkpoint) -> None:
+    network = Whisper.from_checkpoint(tiny_checkpoint, CPU, torch.float32)
+    mel = torch.randn(2, tiny_checkpoint.dims.n_mels, 3000, generator=torch.Generator().manual_seed(0))
+    plain = network.encoder(mel)
+    assert torch.allclose(GpuEncoder(network.encoder)(mel.mT.contiguous()), plain, atol=2e-4)
+    # Its weights are now views into those of the other, and it still works.
+    assert torch.allclose(network.encoder(mel), plain, atol=1e-5)
+
+
+def test_sizes_waste_little() -> None:
+    sizes = sizes_up_to(256)
+    assert sizes[:4] == [1, 2, 4, 8]
+    assert sizes[-1] == 256
+    assert all(larger <= 2 * smaller for smaller, larger in pairwise(sizes))
+    assert sizes_up_to(9)[-2:] == [8, 9]
+
+
+def test_without_a_gpu_the_step_is_simply_called() -> None:
+    calls: list[int] = []
+
+    def step(n: int) -> torch.Tensor:
+        calls.append(n)
+        return torch.tensor(n)
+
+    graphs = StepGraphs(step, [1, 4], CPU)
+    assert graphs.run(3, n_times=2) == 4
+    assert calls == [4, 4]
