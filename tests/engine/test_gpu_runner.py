@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,9 @@ from choral.engine.window import Align, Aligned, Decode, Decoded, Window, Window
 from choral.errors import UsageError, WindowFailed
 from choral.model.checkpoint import Checkpoint
 from choral.model.gpu_encoder import GpuEncoder
+from choral.model.gpu_layers import lay_out
 from choral.model.gpu_mel import N_PADDED, GpuMel
+from choral.model.weights import open_checkpoint
 from choral.model.whisper import Whisper
 from real_model import SETTINGS, Loaded, alone
 
@@ -166,6 +169,17 @@ def test_the_encoder_is_the_plain_one(tiny_checkpoint: Checkpoint) -> None:
     assert torch.allclose(GpuEncoder(network.encoder)(mel.mT.contiguous()), plain, atol=2e-4)
     # Its weights are now views into those of the other, and it still works.
     assert torch.allclose(network.encoder(mel), plain, atol=1e-5)
+
+
+@torch.inference_mode()
+def test_weights_that_lie_the_other_way_are_turned_around(tiny_en_pt: Path) -> None:
+    """As they do in OpenAI's files, where kernels would read somebody else's."""
+    network = Whisper.from_checkpoint(open_checkpoint(tiny_en_pt), CPU, torch.float32)
+    before = {name: weight.clone() for name, weight in network.state_dict().items()}
+    assert not all(weight.is_contiguous() for weight in network.parameters())
+    lay_out(network)
+    assert all(weight.is_contiguous() for weight in network.parameters())
+    assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
 
 
 def test_sizes_waste_little() -> None:

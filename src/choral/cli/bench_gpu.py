@@ -8,9 +8,10 @@ import importlib.util
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli.arguments import Parser
+from choral.cli.arguments import Parser, describe
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import message
 from choral.cli.table import aligned
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from choral.bench.gpu_checks import Check
     from choral.bench.gpu_limits import Ceilings, Share, StepShare
     from choral.bench.gpu_load import Loads
+    from choral.bench.gpu_quality import Quality
 
 DESCRIPTION = """\
 How fast one GPU serves, with random weights in the shapes of large-v3 and large-v3-turbo: nothing is
@@ -28,6 +30,9 @@ windows against the CPU. Every load is the median of three runs.
 
 The loads: one window on an idle engine (100 tokens); short requests (10 s of audio, 27 tokens) from
 10 and from 50 callers; 512 windows of 100 tokens at once. All of them start from samples.
+
+With a FOLDER of speech and its texts, as `choral bench wer` reads it, a real model also shows what
+fewer bits cost in words.
 """
 SHAPES, COMPUTE_TYPES = ("large-v3", "large-v3-turbo"), ("bfloat16", "fp8")
 STEP_ROWS, STEP_WRITTEN = (1, 64, 256), 50
@@ -47,10 +52,12 @@ def add_gpu(actions: argparse._SubParsersAction[Any]) -> None:
     gpu: Parser = actions.add_parser(
         "gpu",
         help="speed on a GPU, checked against the CPU and the hardware's limits",
-        usage="choral bench gpu [options]",
+        usage="choral bench gpu [FOLDER] [options]",
         description=DESCRIPTION,
     )
-    gpu.add_argument("--device", default="cuda", metavar="DEVICE", help="cuda or cuda:N (default: cuda)")
+    gpu.add_argument("folder", nargs="?", metavar="FOLDER", help=argparse.SUPPRESS)
+    gpu.add_argument("--model", default="tiny.en", metavar="NAME", help=describe("for FOLDER", "tiny.en"))
+    gpu.add_argument("--device", default="cuda", metavar="DEVICE", help=describe("cuda or cuda:N", "cuda"))
     gpu.add_argument(
         "--shapes", metavar="NAME,…", default=",".join(SHAPES), help=f"of {', '.join(SHAPES)} (default: both)"
     )
@@ -76,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.bench.report import json_line
 
     checks = checked(device)
+    qualities = compare_words(arguments, compute_types) if arguments.folder else []
     message("what the GPU allows")
     top = ceilings(torch.device(device))
     torch.cuda.empty_cache()
@@ -87,6 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     facts = {
         "device": torch.cuda.get_device_name(device),
         "checks": checks,
+        "qualities": qualities,
         "ceilings": asdict(top),
         "results": results,
         "transformers_windows_per_s": others,
@@ -126,6 +135,43 @@ def checked(device: str) -> list[Check]:
         write_stdout(f"WRONG  {check.name}: {check.error:.2g}, at most {check.tolerance:.2g} is right\n")
     write_stdout(f"{len(checks) - len(wrong)} of {len(checks)} checks hold\n\n")
     return checks
+
+
+def compare_words(arguments: argparse.Namespace, compute_types: Sequence[str]) -> list[Quality]:
+    import numpy as np
+
+    from choral.audio.recording import Recording
+    from choral.bench import gpu_quality, wer
+    from choral.bench.corpus import read_corpus
+    from choral.model.store import Store
+    from choral.model.weights import open_checkpoint
+
+    speech = []
+    for clip in read_corpus(Path(arguments.folder)):
+        with Recording.open(clip.path) as recording:
+            samples = recording.samples(0, recording.n_samples)
+        speech.append(gpu_quality.Speech(np.array(samples), clip.text))
+    normalise = wer.normaliser("en")
+    message(f"{arguments.model} on {len(speech)} clips")
+    checkpoint = open_checkpoint(Store().resolve(arguments.model))
+    kinds = ["float32", "float16", *compute_types]
+    found = gpu_quality.measure(
+        checkpoint,
+        speech,
+        arguments.device,
+        kinds,  # type: ignore[arg-type]
+        lambda said, heard: wer.score(said, heard, normalise),
+    )
+    write_stdout(words_table(arguments.model, found))
+    return found
+
+
+def words_table(model: str, found: Sequence[Quality]) -> str:
+    rows = [[model, "tokens as in float32 on the CPU", "not worse", "word error rate"]]
+    for one in found:
+        same, not_worse = f"{one.same_tokens} of {one.n_clips}", f"{one.not_worse} of {one.n_clips}"
+        rows.append([f"{one.compute_type} on {one.device}", same, not_worse, f"{one.wer_percent:.2f}%"])
+    return aligned(rows, numbers=(1, 2, 3)) + "\n"
 
 
 def measure(shape: str, compute_type: str, device: str, top: Ceilings) -> Result:

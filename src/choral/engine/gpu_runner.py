@@ -33,11 +33,12 @@ from choral.kernels.choose import choose
 from choral.model.checkpoint import Checkpoint
 from choral.model.gpu_decoder import GpuDecoder, GpuMemory, StepRows
 from choral.model.gpu_encoder import GpuEncoder
+from choral.model.gpu_layers import lay_out
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
 ENCODED_TOGETHER = 8  # windows from which on the encoder is about as fast as it gets
-BURST_S = 0.01  # what is launched before the host looks again, as far as that is more than one step
+BURST_S = 0.006  # what is launched before the host looks again, as far as that is more than one step
 MOST_STEPS = 8
 
 
@@ -63,6 +64,7 @@ class GpuRunner:
         self._tokenizer, self._dims = tokenizer, dims
         with self._on_device():
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
+            lay_out(network)
             self._decoder = GpuDecoder(network.decoder)
             self._answering = Answering(network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type)
             n_encoded = max(1, settings.encoder_budget // dims.n_audio_ctx)

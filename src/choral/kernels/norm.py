@@ -12,7 +12,7 @@ import triton.language as tl
 from torch import Tensor
 
 from choral.kernels.fp8 import FP8, FP8_TOP, SMALLEST_TOP, Bytes, quantize_rows
-from choral.kernels.launch import has_kernels, require
+from choral.kernels.launch import chained, has_kernels, require
 
 EPSILON = 1e-5
 
@@ -21,8 +21,11 @@ EPSILON = 1e-5
 def _norm(
     x, added, weight, bias, out, scales,
     N: tl.constexpr, PADDED: tl.constexpr, HAS_ADDED: tl.constexpr, ADDED_STRIDE: tl.constexpr, EPS: tl.constexpr,
-    IS_FP8: tl.constexpr, TOP: tl.constexpr, SMALLEST: tl.constexpr,
+    IS_FP8: tl.constexpr, TOP: tl.constexpr, SMALLEST: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+        tl.extra.cuda.gdc_wait()
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, PADDED)
     is_column = columns < N
@@ -69,6 +72,7 @@ def _launch(
         x, added, weight, bias, out, scales, N=n_state, PADDED=padded, HAS_ADDED=added is not None,
         ADDED_STRIDE=n_state if added is not None and added.ndim == 2 else 0, EPS=EPSILON,
         IS_FP8=scales is not None, TOP=FP8_TOP, SMALLEST=SMALLEST_TOP, num_warps=max(1, min(8, padded // 512)),
+        **chained(x),
     )  # fmt: skip
     return out
 

@@ -81,7 +81,7 @@ def attend_written(
     _attend_written[n_heads, len(qkv)](
         qkv, keys, values, row_slots, lengths, is_done, out,
         SCALE=head_dim**-0.5 * 1.4426950408889634, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
-        BLOCK=BLOCK_POSITIONS, num_warps=2, **chained(qkv),
+        BLOCK=BLOCK_POSITIONS, num_warps=4, **chained(qkv),
     )  # fmt: skip
     return out
 

@@ -23,6 +23,12 @@ BACKENDS = [
 ]
 
 
+def lay_out(network: nn.Module) -> None:
+    """Makes all weights contiguous: a checkpoint may hold them transposed, and kernels read them row by row."""
+    for parameter in network.parameters():
+        parameter.data = parameter.data.contiguous()
+
+
 class Joined:
     """Several linear layers of one input as one product, their results side by side."""
 
