@@ -31,8 +31,9 @@ from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
 Part = TypeVar("Part")
+Done = TypeVar("Done")
 
-FEWEST_IN_LANE = 3  # windows whose step is worth a lane
+FEWEST_IN_STEP = 3  # windows of a lane, from which on it gains anything
 
 
 class TorchRunner:
@@ -80,8 +81,7 @@ class TorchRunner:
         """Runs all prompts in one pass, the short ones filled up at their end, where no earlier token looks."""
         prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         audio_slots = [start.slots[0] for start in starts]
-        features = torch.stack([start.features for start in starts])
-        self._network.decoder.hear(features, audio_slots, self._memory)
+        self._in_lanes(self._hear, starts, fewest=1)
         rows = Rows.of(audio_slots, [0] * len(starts), [(slot, 1) for slot in audio_slots], self._device)
         states = self._network.decoder(self._padded(prompts), rows, self._memory)
 
@@ -103,13 +103,18 @@ class TorchRunner:
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
         """One token further for all rows of these windows, in one pass through the network."""
         decodings = [self._decodings[slot] for slot in sorted(slots[0] for slots in windows)]  # neighbours together
-        outcomes = self._choosing.choose(decodings, torch.cat(self._in_lanes(self._step, decodings)))
+        outcomes = self._choosing.choose(decodings, torch.cat(self._in_lanes(self._step, decodings, FEWEST_IN_STEP)))
         by_slot = {decoding.slots[0]: outcome for decoding, outcome in zip(decodings, outcomes, strict=True)}
         return [by_slot[slots[0]] for slots in windows]
 
-    def _in_lanes(self, action: Callable[[Sequence[Part]], Tensor], parts: Sequence[Part]) -> list[Tensor]:
-        """Side by side where there are enough of them, as many in each lane."""
-        if self._lanes is None or len(parts) < FEWEST_IN_LANE * self._lanes.n_lanes:
+    @torch.inference_mode()
+    def _hear(self, starts: Sequence[Start]) -> None:
+        features = torch.stack([start.features for start in starts])
+        self._network.decoder.hear(features, [start.slots[0] for start in starts], self._memory)
+
+    def _in_lanes(self, action: Callable[[Sequence[Part]], Done], parts: Sequence[Part], fewest: int) -> list[Done]:
+        """Side by side, as many parts in each lane, if there are that many for each."""
+        if self._lanes is None or len(parts) < fewest * self._lanes.n_lanes:
             return [action(parts)]
         n_each = -(-len(parts) // self._lanes.n_lanes)
         return self._lanes.map(action, [parts[start : start + n_each] for start in range(0, len(parts), n_each)])
