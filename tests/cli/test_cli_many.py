@@ -110,6 +110,22 @@ def test_files_share_the_engine_and_their_texts_are_those_of_each_alone(
     assert (after.rows - before.rows > after.steps - before.steps) is (most_at_once != 1)
 
 
+def test_several_devices_give_the_same_texts(
+    choral: Run, clips: list[Path], texts: list[str], tiny_en_pt: Path, tmp_path: Path
+) -> None:
+    """Two engines on one device are as good as two devices."""
+    flags = ("--language", "en", "--devices", "cpu,cpu", "--output-dir", "out")
+    result = choral("transcribe", *clips, "--model", tiny_en_pt, *flags)
+    assert result.code == 0
+    assert [(tmp_path / "out" / f"{path.stem}.txt").read_text() for path in clips] == texts
+
+
+def test_devices_that_are_not_there_are_told(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
+    result = choral("transcribe", clips[0], "--model", tiny_en_pt, "--devices", "0,x")
+    assert (result.code, result.out) == (2, "")
+    assert "numbers of GPUs with commas between" in result.errors
+
+
 def test_options_that_the_model_cannot_do_are_told_once(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
     result = choral("transcribe", *clips, "--model", tiny_en_pt, "--device", "cpu", "--beam-size", "64")
     assert (result.code, result.out) == (2, "")

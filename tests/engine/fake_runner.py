@@ -77,6 +77,7 @@ class FakeRunner:
     known: EncoderCache[Any] | frozenset[bytes] = frozenset()  # audio that must not be encoded again
     encoded: list[int] = field(default_factory=list)  # how many audios each call had
     running: dict[tuple[int, ...], Running] = field(default_factory=dict)
+    took_s: float | None = None
     name: str = "fake"
     device: str = "cpu"
     compute_type: str = "float32"

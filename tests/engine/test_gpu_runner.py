@@ -5,6 +5,7 @@ How the kernels themselves do is seen in `tests/kernels`, and on a GPU by `chora
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -20,6 +21,7 @@ from choral.engine import gpu_runner
 from choral.engine.engine import Engine
 from choral.engine.gpu_hearing import Hearing
 from choral.engine.gpu_runner import GpuRunner
+from choral.engine.gpu_times import GpuTimes
 from choral.engine.graphs import StepGraphs, sizes_up_to
 from choral.engine.window import Align, Aligned, Decode, Decoded, Window, WindowAudio
 from choral.errors import UsageError, WindowFailed
@@ -200,3 +202,11 @@ def test_without_a_gpu_the_step_is_simply_called() -> None:
     graphs = StepGraphs(step, [1, 4], CPU)
     assert graphs.run(3, n_times=2) == 4
     assert calls == [4, 4]
+
+
+def test_times_are_told_apart_by_kind_and_size() -> None:
+    times = GpuTimes(CPU)
+    assert times.seconds("step", 3) is None
+    assert times.run("step", 3, lambda: time.sleep(0.02) or "done", n_times=2) == "done"
+    assert 0.01 <= (times.seconds("step", 3) or 0) < 0.2
+    assert times.seconds("encode", 3) is None

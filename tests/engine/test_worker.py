@@ -53,3 +53,16 @@ def test_a_window_fails_alone(clock: Clock, fault: Fault, n_slots: int):
     desk.steps()
     assert [job.future.exception(timeout=0) is None for job in jobs] == [True, True, False, True]
     assert desk.scheduler.slots.n_free == 16
+
+
+def test_a_runner_that_does_not_wait_says_what_a_step_takes(clock: Clock):
+    """Whose clock moves elsewhere: what it says is what is charged."""
+    desk = stepper(clock, encode=0.001, decode=0.001)
+    desk.runner.took_s = 0.25
+    job = desk.submit(n_tokens=4)
+    desk.step()
+    assert desk.scheduler.encode_cost.seconds(1) == pytest.approx(0.25)
+    desk.steps()
+    assert desk.scheduler.decode_cost.seconds(1) == pytest.approx(0.25)
+    assert desk.worker.counts.busy_s == pytest.approx(0.25 * 5)
+    assert job.future.done()

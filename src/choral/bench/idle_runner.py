@@ -17,6 +17,7 @@ CACHED_RESULTS = 64
 
 class IdleRunner:
     name, device, compute_type = "idle", "cpu", "none"
+    took_s: float | None = None
 
     def __init__(self, n_slots: int, n_tokens: int) -> None:
         self.capacity = Capacity(n_slots=n_slots, slot_bytes=1, features_bytes=1, cache_bytes=CACHED_RESULTS)

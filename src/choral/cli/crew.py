@@ -53,7 +53,7 @@ Report = Heard | Moved | Finished | Failed
 
 
 def files_at_once(device: str) -> int:
-    return FILES_AT_ONCE[device.partition(":")[0]]
+    return sum(FILES_AT_ONCE[name.partition(":")[0]] for name in device.split(", "))
 
 
 class Crew:

@@ -73,6 +73,7 @@ class Waiting:
 
 class Ct2Runner:
     name = "ctranslate2"
+    took_s: float | None = None  # every call waits
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
         self._tokenizer, self._dims = tokenizer, checkpoint.dims

@@ -8,7 +8,7 @@ Beams compete on the host, which then looks at every step.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +23,7 @@ from choral.engine.decoding import Decoding, not_numbers
 from choral.engine.gpu_hearing import Hearing
 from choral.engine.gpu_prompts import Prompts
 from choral.engine.gpu_state import NO_SPEECH, Beginning, GpuState, Report
+from choral.engine.gpu_times import GpuTimes
 from choral.engine.graphs import StepGraphs, sizes_up_to
 from choral.engine.prompt import initial_tokens
 from choral.engine.runner import Start
@@ -82,7 +83,8 @@ class GpuRunner:
         self._running: dict[int, Running] = {}  # by their first slot, where their audio lies
         self._n_bursts = 0
         self._reports = [Report(self.state), Report(self.state)]
-        self._timer = BurstTimer(device)
+        self._times = GpuTimes(device)
+        self.took_s: float | None = None
 
     def _on_device(self) -> AbstractContextManager[Any]:
         return torch.cuda.device(self._device) if self._device.type == "cuda" else nullcontext()
@@ -98,14 +100,18 @@ class GpuRunner:
     @torch.inference_mode()
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
         with self._on_device():
-            return self.hearing(audios)
+            features = self._times.run("encode", len(audios), lambda: self.hearing(audios))
+        self.took_s = self._times.seconds("encode", len(audios))
+        return features
 
     @torch.inference_mode()
     def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
         prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         with self._on_device():
-            at_start, at_end = self._prompts(starts, prompts)
-            return self._begin(starts, prompts, at_start, at_end)
+            at_start, at_end = self._times.run("prefill", len(starts), lambda: self._prompts(starts, prompts))
+            outcomes = self._begin(starts, prompts, at_start, at_end)
+        self.took_s = self._times.seconds("prefill", len(starts))
+        return outcomes
 
     def _begin(
         self, starts: Sequence[Start], prompts: Sequence[list[int]], at_start: Tensor, at_end: Tensor
@@ -168,14 +174,21 @@ class GpuRunner:
         with self._on_device():
             self._set_rows([(slot, each.slots[0]) for each in running for slot in each.slots])
             self._n_bursts += 1
-            n_rows = len(self._row_list)
-            logits = self._timer.launch(lambda n: self.graphs.run(n_rows, n), 1 if beams else MOST_STEPS)
+            logits = self._launch(1 if beams else MOST_STEPS)
             newest, before = self._reports[self._n_bursts % 2], self._reports[(self._n_bursts + 1) % 2]
             newest.take(self._n_bursts)
             chosen = self._beams_advance(running, logits) if beams else []
             before.wait()
         by_slot = {each.slots[0]: outcome for each, outcome in zip(beams, chosen, strict=True)}
         return [by_slot.get(each.slots[0]) or self._outcome(each, before) for each in running]
+
+    def _launch(self, most_steps: int) -> Tensor:
+        """As many steps as take about `BURST_S`, by what is known of their size."""
+        n_rows = len(self._row_list)
+        step_s = self._times.seconds("step", n_rows)
+        n_steps = max(1, min(most_steps, round(BURST_S / step_s))) if step_s else 1
+        self.took_s = step_s and step_s * n_steps
+        return self._times.run("step", n_rows, lambda: self.graphs.run(n_rows, n_steps), n_steps)
 
     def _set_rows(self, rows: list[tuple[int, int]]) -> None:
         if rows == self._row_list:
@@ -217,34 +230,10 @@ class GpuRunner:
 
     @torch.inference_mode()
     def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+        self.took_s = None  # this one waits
         with self._on_device():
             return self._answering.answer(known)
 
 
 def is_beam_search(work: Decode) -> bool:
     return work.temperature == 0 and work.n_candidates > 1
-
-
-class BurstTimer:
-    """Launches as many steps at once as take about `BURST_S`, as far as is known from the last burst that ended."""
-
-    def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
-        self._step_s = BURST_S
-        self._timed: tuple[torch.cuda.Event, torch.cuda.Event, int] | None = None
-
-    def launch(self, run: Callable[[int], Tensor], n_most: int) -> Tensor:
-        if not self._is_cuda:
-            return run(1)
-        if self._timed and self._timed[1].query():  # type: ignore[no-untyped-call]
-            start, end, n_steps = self._timed
-            self._step_s, self._timed = start.elapsed_time(end) / 1e3 / n_steps, None
-        n_steps = max(1, min(n_most, round(BURST_S / self._step_s)))
-        if self._timed is not None:
-            return run(n_steps)
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-        start.record()
-        result = run(n_steps)
-        end.record()
-        self._timed = (start, end, n_steps)
-        return result

@@ -41,6 +41,8 @@ class Runner(Protocol):
     device: str
     compute_type: str
     capacity: Capacity
+    # What the last call takes on the device, where that is known and the call itself did not wait for it.
+    took_s: float | None
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
         """The features of each, in one pass."""

@@ -23,6 +23,7 @@ from choral.engine.runner import Start
 from choral.engine.steps import Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import WindowAudio, Work
+from choral.errors import UsageError
 from choral.model import half, int8
 from choral.model.checkpoint import Checkpoint
 from choral.model.decoder import Memory, Rows
@@ -38,11 +39,14 @@ FEWEST_IN_STEP = 3  # windows of a lane, from which on it gains anything
 
 class TorchRunner:
     name = "torch"
+    took_s: float | None = None  # every call waits
 
     @torch.inference_mode()
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
         device = pick_device(settings.device)
         self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
+        if self.compute_type == "fp8":
+            raise UsageError("compute type fp8 needs Triton beside torch, and a model with heads of a usual width")
         self._device, dtype = device, DTYPES[self.compute_type]
         if settings.threads:
             torch.set_num_threads(settings.threads)

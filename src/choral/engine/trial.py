@@ -21,13 +21,13 @@ def try_largest_step(worker: Worker) -> None:
     features = runner.encode(audios)
     started_s = time.perf_counter()
     runner.encode(audios)
-    scheduler.encode_cost.learn(len(audios), time.perf_counter() - started_s)
+    scheduler.encode_cost.learn(len(audios), runner.took_s or time.perf_counter() - started_s)
     places = [(slot,) for slot in range(runner.capacity.n_slots)]
     work = Decode(language="en", max_tokens=2)
     runner.prefill([Start(slots, features[0], work, audios[0].key, is_watched=False) for slots in places])
     started_s = time.perf_counter()
     runner.decode(places)
-    scheduler.decode_cost.learn(len(places), time.perf_counter() - started_s)
+    scheduler.decode_cost.learn(len(places), runner.took_s or time.perf_counter() - started_s)
     for slots in places:
         runner.release(slots)
 

@@ -124,7 +124,7 @@ class Worker:
             return
         started_s = time.perf_counter()
         outcomes = self.attempt(step.jobs, self.action(step))
-        run_s = time.perf_counter() - started_s
+        run_s = self.runner.took_s or time.perf_counter() - started_s
         self.scheduler.charge(step, run_s)
         self.count(step, run_s)
         if self.on_step is not None:
