@@ -21,7 +21,7 @@ STEPS_PER_UNIT = STEPS_PER_OCTAVE / math.log(2)
 STEPS_TO_ONE = 127 * STEPS_PER_OCTAVE
 # Of a weight that is not yet divided by their sum: 1,500 times e^75 is still in the range of floats.
 MOST_STEPS = round(75 * STEPS_PER_UNIT)
-SUMS = 16  # columns of ones beside the values, whose product is the sum of the weights; one costs as much as 16
+SUMS = 8  # columns of ones beside the values, whose product is the sum of the weights; one costs as much as 8
 
 
 def attend_fast(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
