@@ -19,7 +19,8 @@ ChoralError
 ├── EngineError           6  500   the engine could not do its work
 │   ├── EngineClosed      6  503   it was shut down
 │   ├── QueueFull         6  503   too much is waiting; worth another try
-│   └── WindowFailed      6  500   this window failed; others are not affected
+│   ├── WindowFailed      6  500   this window failed; others are not affected
+│   └── OutOfMemory       6  507   the device has too little memory for the model
 └── MissingDependency     7  500   an optional package is needed and not installed
 
 The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
@@ -110,6 +111,10 @@ class QueueFull(EngineError):
 
 class WindowFailed(EngineError):
     pass
+
+
+class OutOfMemory(EngineError):
+    http_status = 507
 
 
 class MissingDependency(ChoralError):

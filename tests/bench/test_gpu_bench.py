@@ -77,7 +77,7 @@ def test_tables() -> None:
     step = StepShare("decoder step of 64", 5.94, 4.24, breakdown)
     result = Result("large-v3", "bfloat16", 5.0, LOADS, Share("encoder, a window of 16", 4.24, 3.56), (step,))
     table = bench_gpu.table([result], {"large-v3": 23.8})
-    assert table.splitlines()[1].split()[:4] == ["large-v3", "bfloat16", "136", "ms"]
+    assert table.splitlines()[1].split()[:6] == ["large-v3", "bfloat16", "5.0", "s", "136", "ms"]
     assert table.splitlines()[1].endswith("3.3")
     assert "2,327 ×" in table
     limits = bench_gpu.limits_table(Ceilings(4.21, 779.0, 330.0), [result])

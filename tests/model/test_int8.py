@@ -240,7 +240,8 @@ def test_what_a_row_heard_does_not_depend_on_its_neighbours() -> None:
 
 def memories() -> tuple[Memory, HalfMemory]:
     dims = ModelDims(80, 1500, 384, 6, 2, 1000, 16, 384, 6, 2)
-    plain, halved = Memory(dims, 8, torch.device("cpu"), torch.float32), HalfMemory(dims, 8)
+    cpu = torch.device("cpu")
+    plain, halved = Memory(dims, 8, cpu, torch.float32), HalfMemory(dims, 8, cpu, torch.float32, torch.bfloat16)
     for wide, narrow in ((plain.heard_keys, halved.heard_keys), (plain.heard_values, halved.heard_values)):
         wide.normal_()
         narrow.copy_(wide)

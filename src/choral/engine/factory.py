@@ -9,7 +9,7 @@ from dataclasses import replace
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.group import AnyEngine, EngineGroup
-from choral.errors import MissingDependency
+from choral.errors import MissingDependency, OutOfMemory
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 
@@ -52,9 +52,19 @@ def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineS
         raise MissingDependency(f"PyTorch is installed and does not load ({error}): see `choral doctor`") from error
     if not has_gpu_path(settings.device, checkpoint.dims):
         return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
+    return gpu_engine(checkpoint, tokenizer, settings)
+
+
+def gpu_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+    import torch
+
     from choral.engine.gpu_runner import GpuRunner
 
-    return Engine(GpuRunner(checkpoint, tokenizer, settings), settings)
+    try:
+        return Engine(GpuRunner(checkpoint, tokenizer, settings), settings)
+    except torch.OutOfMemoryError as error:
+        reason = "this GPU has too little memory free for this model"
+        raise OutOfMemory(f"{reason}: take a smaller one, fewer slots, or --device cpu ({error})") from error
 
 
 def ctranslate2_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:

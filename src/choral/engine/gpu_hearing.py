@@ -21,7 +21,8 @@ SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 21)
 
 
 class Hearing:
-    def __init__(self, encoder: GpuEncoder, n_mels: int, most_windows: int, device: torch.device) -> None:
+    def __init__(self, encoder: GpuEncoder, n_mels: int, budget_windows: int, device: torch.device) -> None:
+        most_windows = min(budget_windows, max(SIZES))  # more at once gain nothing, and take memory
         self._encoder, self._mel, self._device = encoder, GpuMel(n_mels, device), device
         is_cuda = device.type == "cuda"
         self._staged = torch.zeros(most_windows, N_PADDED, pin_memory=is_cuda)
@@ -36,6 +37,11 @@ class Hearing:
         return self._encoder(self._mel(self._samples[:n], self._n_frames[:n], self._peaks[:n]))
 
     def __call__(self, audios: Sequence[WindowAudio]) -> list[Tensor]:  # each [frames, state]
+        n_most = len(self._staged)
+        parts = [audios[first : first + n_most] for first in range(0, len(audios), n_most)]
+        return [features for part in parts for features in self._hear_together(part)]
+
+    def _hear_together(self, audios: Sequence[WindowAudio]) -> list[Tensor]:
         n = len(audios)
         samples = self._travel(audios)
         peaks = [math.nan if audio.mel_peak is None else audio.mel_peak for audio in audios]

@@ -31,6 +31,7 @@ from choral.engine.steps import Failed, Finished, Ongoing, Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import Decode, Decoded, WindowAudio, Work
 from choral.kernels.choose import choose
+from choral.kernels.fp8 import FP8
 from choral.model.checkpoint import Checkpoint
 from choral.model.gpu_decoder import GpuDecoder, GpuMemory, StepRows
 from choral.model.gpu_encoder import GpuEncoder
@@ -70,7 +71,8 @@ class GpuRunner:
             self._answering = Answering(network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type)
             n_encoded = max(1, settings.encoder_budget // dims.n_audio_ctx)
             self.hearing = Hearing(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, n_encoded, device)
-            self.capacity = replace(capacity_of(dims, device, dtype, settings.slots), n_lanes=ENCODED_TOGETHER)
+            capacity = capacity_of(dims, device, dtype, settings.slots, FP8 if fp8 else None)
+            self.capacity = replace(capacity, n_lanes=ENCODED_TOGETHER)
             n_slots = self.capacity.n_slots
             self._memory = GpuMemory(dims, n_slots, device, dtype, fp8=fp8)
             self.state = GpuState(tokenizer, dims, n_slots, device)

@@ -21,10 +21,14 @@ def divide(
     n_slots: int,
     most_slots: int,
     slots_share: float = SLOTS_SHARE,
+    heard_item_bytes: int | None = None,
 ) -> Capacity:
-    """`item_bytes` is the size of one number; `n_slots` of 0 means as many as there is room for."""
-    positions = dims.n_audio_ctx + dims.n_text_ctx
-    slot_bytes = dims.n_text_layer * 2 * positions * dims.n_text_state * item_bytes
+    """`item_bytes` is the size of one number, where another is not given for what was heard.
+
+    `n_slots` of 0 means as many as there is room for.
+    """
+    position_bytes = dims.n_audio_ctx * (heard_item_bytes or item_bytes) + dims.n_text_ctx * item_bytes
+    slot_bytes = dims.n_text_layer * 2 * dims.n_text_state * position_bytes
     return Capacity(
         n_slots=n_slots or max(FEWEST_SLOTS, min(most_slots, int(free_bytes * slots_share) // slot_bytes)),
         slot_bytes=slot_bytes,

@@ -59,8 +59,17 @@ def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
     return wanted
 
 
-def capacity_of(dims: ModelDims, device: torch.device, dtype: torch.dtype, n_slots: int) -> Capacity:
+def capacity_of(
+    dims: ModelDims, device: torch.device, dtype: torch.dtype, n_slots: int, heard_dtype: torch.dtype | None = None
+) -> Capacity:
     """How many slots there are, and how many encoder results are kept, in the memory that is free now."""
-    free_bytes = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else free_memory()
-    most_slots, share = MOST_SLOTS[device.type], GPU_SLOTS_SHARE if device.type == "cuda" else SLOTS_SHARE
-    return divide(free_bytes, dims, dtype.itemsize, n_slots=n_slots, most_slots=most_slots, slots_share=share)
+    is_cuda = device.type == "cuda"
+    return divide(
+        torch.cuda.mem_get_info(device)[0] if is_cuda else free_memory(),
+        dims,
+        dtype.itemsize,
+        n_slots=n_slots,
+        most_slots=MOST_SLOTS[device.type],
+        slots_share=GPU_SLOTS_SHARE if is_cuda else SLOTS_SHARE,
+        heard_item_bytes=(heard_dtype or dtype).itemsize,
+    )

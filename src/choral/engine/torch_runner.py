@@ -54,15 +54,13 @@ class TorchRunner:
         self._network = Whisper.from_checkpoint(checkpoint, device, dtype)
         if self.compute_type == "int8":
             int8.quantize(self._network)
-        self.capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots)
+        is_half = self.compute_type == "int8" and half.is_fast_here()
+        heard_dtype = torch.bfloat16 if is_half else dtype
         self._lanes = Lanes() if device.type == "cpu" else None
-        if self._lanes:
-            self.capacity = replace(self.capacity, n_lanes=self._lanes.n_lanes)
-        n_slots = self.capacity.n_slots
-        if self.compute_type == "int8" and half.is_fast_here():
-            self._memory: Memory = HalfMemory(checkpoint.dims, n_slots)
-        else:
-            self._memory = Memory(checkpoint.dims, n_slots, device, dtype)
+        capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots, heard_dtype)
+        self.capacity = replace(capacity, n_lanes=self._lanes.n_lanes if self._lanes else 1)
+        n_slots, kind = self.capacity.n_slots, HalfMemory if is_half else Memory
+        self._memory = kind(checkpoint.dims, n_slots, device, dtype, heard_dtype)
         self._choosing = Choosing(tokenizer, checkpoint.dims, self._memory, n_slots, self.compute_type)
         heads = checkpoint.alignment_heads
         self._answering = Answering(self._network.decoder, tokenizer, heads, self.compute_type)

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from choral.model.decoder import Memory, Rows
-from choral.model.dims import ModelDims
 
 
 def is_fast_here() -> bool:
@@ -34,9 +33,6 @@ class HalfLinear(nn.Linear):
 
 class HalfMemory(Memory):
     """Reading what was heard is most of a step's work: in bfloat16 it is half of it, for neighbours in one product."""
-
-    def __init__(self, dims: ModelDims, n_slots: int) -> None:
-        super().__init__(dims, n_slots, torch.device("cpu"), torch.float32, torch.bfloat16)
 
     def attend_heard(self, layer: int, queries: Tensor, rows: Rows) -> Tensor:  # [rows, heads, n, head_dim]
         scaled = (queries * queries.shape[-1] ** -0.5).bfloat16()
