@@ -40,7 +40,8 @@ class EngineSettings:
 
     @property
     def device_names(self) -> list[str]:
-        names = [name.strip() for name in self.devices.split(",")]
+        """Of several devices; none where there is only `device`."""
+        names = [name.strip() for name in self.devices.split(",")] if self.devices else []
         return [f"cuda:{name}" if name.isdecimal() else name for name in names]
 
 

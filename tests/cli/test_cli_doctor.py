@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 
 import choral as package
-from choral.cli.health.findings import State, first_line
+from choral.cli.health.choice import with_kernels
+from choral.cli.health.findings import Finding, State, first_line
 from choral.cli.health.gpus import Driver, Gpu
 from choral.cli.health.machine import free_and_total_bytes, machine_section
 from choral.cli.health.packages import ENGINES, engines_section, load
@@ -88,6 +89,21 @@ def test_it_says_what_would_be_used(doctor: Callable[..., Told], tiny_en_pt: Pat
     for name in ("models", "cache", "temporary files"):
         assert re.match(r"(! )?/.*, (only )?\d+\.\d+ [GM]B free", told.line(name)), name
     assert told.lines[-1] == "Transcribing works here."
+
+
+def test_several_devices_are_all_named(doctor: Callable[..., Told]) -> None:
+    assert doctor("--engine", "torch", "--devices", "cpu,cpu").line("engine") == "torch on cpu, cpu in float32"
+
+
+@pytest.mark.parametrize(
+    ("has_triton", "text", "fix"),
+    [(True, "torch on cuda in float16, with kernels of its own", None),
+     (False, "torch on cuda in float16, and slow without Triton", "pip install triton")],
+)  # fmt: skip
+def test_a_gpu_without_triton_is_slow(has_triton: bool, text: str, fix: str | None) -> None:
+    found = with_kernels(Finding("engine", "torch on cuda in float16"), has_triton=has_triton)
+    assert (found.text, found.fix) == (text, fix)
+    assert (found.state is State.NOTE) is not has_triton
 
 
 def test_without_torch_the_other_engine_is_used(doctor: Callable[..., Told]) -> None:

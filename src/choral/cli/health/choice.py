@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from choral.cli.health.findings import Finding, State
 from choral.cli.health.packages import Loaded
@@ -30,15 +31,24 @@ def choose(settings: EngineSettings, engines: Mapping[str, Loaded]) -> Choice:
         device, compute_type = torch_choice(settings) if name == "torch" else ctranslate2_choice(settings)
     except UsageError as error:
         return Choice(Finding("engine", str(error), State.PROBLEM), default_model(cuda=False))
-    is_cuda = name == "torch" and device.startswith("cuda")
-    return Choice(Finding("engine", f"{name} on {device} in {compute_type}"), default_model(cuda=is_cuda))
+    is_cuda = name == "torch" and "cuda" in device
+    has_triton = importlib.util.find_spec("triton") is not None
+    finding = Finding("engine", f"{name} on {device} in {compute_type}")
+    return Choice(with_kernels(finding, has_triton=has_triton) if is_cuda else finding, default_model(cuda=is_cuda))
+
+
+def with_kernels(finding: Finding, *, has_triton: bool) -> Finding:
+    """A GPU is fast with Choral's own kernels, which Triton compiles."""
+    if has_triton:
+        return replace(finding, text=f"{finding.text}, with kernels of its own")
+    return replace(finding, text=f"{finding.text}, and slow without Triton", state=State.NOTE, fix="pip install triton")
 
 
 def torch_choice(settings: EngineSettings) -> tuple[str, str]:
     from choral.engine.torch_device import pick_compute_type, pick_device
 
-    device = pick_device(settings.device)
-    return str(device), pick_compute_type(settings.compute_type, device)
+    devices = [pick_device(name) for name in settings.device_names or [settings.device]]
+    return ", ".join(map(str, devices)), pick_compute_type(settings.compute_type, devices[0])
 
 
 def ctranslate2_choice(settings: EngineSettings) -> tuple[str, str]:
