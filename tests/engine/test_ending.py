@@ -11,7 +11,9 @@ from concurrent.futures import CancelledError
 import pytest
 
 from choral.engine.engine import Engine
-from choral.engine.window import Decode, Window
+from choral.engine.steps import Job, Pending
+from choral.engine.window import Caller, Decode, Decoded, Window
+from choral.engine.worker import Submitted
 from choral.errors import EngineClosed
 from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window
 
@@ -152,3 +154,18 @@ def test_a_bug_ends_the_engine_and_leaves_nobody_waiting(engine: Engine, runner:
             pending.result(SOON_S)
     with pytest.raises(EngineClosed):
         engine.submit(window(3))
+
+
+def test_nothing_is_put_where_nobody_looks_any_more(runner: FakeRunner):
+    """A window that comes while the engine's thread ends is refused or failed, and never left waiting."""
+    engine = engine_on(runner)
+    worker = engine._worker
+    engine.close()
+    assert not worker.put(Submitted(Job(window(1), Caller(), Pending())))
+    worker.is_over = False  # as it looked a moment before
+    pending = Pending[Decoded]()
+    assert worker.put(Submitted(Job(window(2), Caller(), pending)))
+    worker.runner = runner
+    worker.end()
+    with pytest.raises(EngineClosed):
+        pending.result(SOON_S)

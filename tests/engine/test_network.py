@@ -13,6 +13,7 @@ import pytest
 
 from choral.engine.window import Align, Caller, Decode, Decoded, DetectLanguage, Window, WindowAudio, Work
 from choral.errors import UsageError, WindowFailed
+from choral.model.decoder import Memory
 from real_model import Loaded, alone
 
 SOON_S = 120
@@ -204,3 +205,25 @@ def test_many_threads_may_ask_at_once(tiny: Loaded, good: list[tuple[Window[Deco
     assert {number: found[number].tokens for number in range(12)} == {
         number: good[number % len(good)][1].tokens for number in range(12)
     }
+
+
+def test_beams_that_cannot_be_copied_fail_and_never_skip_a_token(
+    tiny: Loaded, english: Decode, speech: list[WindowAudio], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window = Window(speech[0], replace(english, n_candidates=3))
+    expected = tiny.engine.submit(window).result(SOON_S)
+    calls: list[int] = []
+    copy = Memory.copy
+
+    def full(self: Memory, *arguments: Any) -> None:
+        calls.append(1)
+        if len(calls) == 4:
+            raise RuntimeError("out of memory")
+        copy(self, *arguments)
+
+    monkeypatch.setattr(Memory, "copy", full)
+    with pytest.raises(WindowFailed, match="out of memory"):
+        tiny.engine.submit(window).result(SOON_S)
+    monkeypatch.undo()
+    assert len(calls) == 4  # it was not tried again
+    assert tiny.engine.submit(window).result(SOON_S).tokens == expected.tokens

@@ -16,7 +16,8 @@ from choral.engine.rules import Rules
 from choral.engine.runner import Start
 from choral.engine.sampler import likeliest, pick
 from choral.engine.search import BeamSearch, Next
-from choral.engine.steps import Outcome
+from choral.engine.steps import Failed, Ongoing, Outcome
+from choral.errors import WindowFailed
 from choral.model.decoder import Memory
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -49,8 +50,12 @@ class Choosing:
             if is_going_on:
                 places = decoding.slots
                 fed += [(places[next.source_row], places[next.row], next.token) for next in going_on]
-        if fed:
-            self._feed(fed, max(decoding.length for decoding in decodings))
+        try:
+            if fed:
+                self._feed(fed, max(decoding.length for decoding in decodings))
+        except RuntimeError as error:  # memory: their searches have moved on, and tried again they would skip a token
+            failure = WindowFailed(f"the device failed on this window: {error}")
+            return [Failed(failure) if isinstance(outcome, Ongoing) else outcome for outcome in outcomes]
         return outcomes
 
     def _advance(self, decodings: Sequence[Decoding], logits: Tensor) -> list[list[Next]]:

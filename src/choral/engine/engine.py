@@ -25,6 +25,7 @@ from choral.engine.worker import Forget, GivenUp, Over, StepRecord, Submitted, W
 from choral.errors import EngineClosed, QueueFull, UsageError
 
 log = logging.getLogger("choral.engine")
+CLOSED = "this model was closed; load it again to go on"
 
 
 @dataclass(frozen=True)
@@ -72,11 +73,13 @@ class Engine:
             )
         with self._lock:
             if self._is_closed or self._worker.is_over:
-                raise EngineClosed("this model was closed; load it again to go on")
+                raise EngineClosed(CLOSED)
             self._take_on(job.caller)
             self._jobs[job.future] = job
             job.future.add_done_callback(self._jobs.pop)
-            self._worker.queue.put(Submitted(job))
+            if not self._worker.put(Submitted(job)):
+                del self._jobs[job.future]
+                raise EngineClosed(CLOSED)
         return job.future
 
     def _take_on(self, caller: Caller) -> None:
@@ -94,7 +97,7 @@ class Engine:
         job = self._jobs.get(future)
         future.cancel()
         if job is not None:
-            self._worker.queue.put(GivenUp(job))
+            self._worker.put(GivenUp(job))
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Takes no more windows and waits for those that were taken; False when time ran out before."""
@@ -115,7 +118,7 @@ class Engine:
 
     def forget_audio(self) -> None:
         """Empties the encoder cache, as far as no window needs it."""
-        self._worker.queue.put(Forget())
+        self._worker.put(Forget())
 
     @property
     def stats(self) -> EngineStats:
@@ -149,6 +152,6 @@ def megabytes(n_bytes: int) -> str:
 
 
 def end_thread(worker: Worker, thread: threading.Thread) -> None:
-    worker.queue.put(Over())
+    worker.put(Over())
     if thread is not threading.current_thread():
         thread.join()

@@ -6,6 +6,7 @@ wanted, leaves alone.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
@@ -74,6 +75,14 @@ class Worker:
         self.counts = Counts()
         self.on_step: Callable[[StepRecord], None] | None = None
         self.is_over = False
+        self._ending = threading.Lock()  # what is put into the queue before the end is seen by it
+
+    def put(self, message: Submitted | GivenUp | Forget | Over) -> bool:
+        """From any thread. False: it is over, and nobody will see it."""
+        with self._ending:
+            if not self.is_over:
+                self.queue.put(message)
+            return not self.is_over
 
     def run(self) -> None:
         try:
@@ -89,7 +98,8 @@ class Worker:
             self.end()
 
     def end(self) -> None:
-        self.is_over = True
+        with self._ending:
+            self.is_over = True
         while not self.queue.empty():
             match self.queue.get():
                 case Submitted(job):
