@@ -197,13 +197,16 @@ def test_closing_stops_what_is_under_way(tiny_en_pt: Path, jfk: Path) -> None:
     assert len(failed) == 1
 
 
-def test_a_forgotten_model_ends_its_thread(tiny_en_pt: Path) -> None:
-    before = threading.active_count()
+def test_a_forgotten_model_ends_its_threads(tiny_en_pt: Path) -> None:
+    before = set(threading.enumerate())
     model = choral.load(tiny_en_pt)
-    assert threading.active_count() == before + 1
+    own = set(threading.enumerate()) - before
+    assert {thread.name for thread in own} == {"choral-engine", "choral-lane"}
     del model
     gc.collect()
-    assert threading.active_count() == before
+    for thread in own:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in own)
 
 
 @pytest.mark.parametrize("stage", ["loading", "loaded", "decoding"])
