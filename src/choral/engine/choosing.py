@@ -11,13 +11,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from choral.engine.decoding import Decoding
+from choral.engine.decoding import Decoding, device_failed
 from choral.engine.rules import Rules
 from choral.engine.runner import Start
 from choral.engine.sampler import likeliest, pick
 from choral.engine.search import BeamSearch, Next
 from choral.engine.steps import Failed, Ongoing, Outcome
-from choral.errors import WindowFailed
 from choral.model.decoder import Memory
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -54,7 +53,7 @@ class Choosing:
             if fed:
                 self._feed(fed, max(decoding.length for decoding in decodings))
         except RuntimeError as error:  # memory: their searches have moved on, and tried again they would skip a token
-            failure = WindowFailed(f"the device failed on this window: {error}")
+            failure = device_failed(error)
             return [Failed(failure) if isinstance(outcome, Ongoing) else outcome for outcome in outcomes]
         return outcomes
 

@@ -61,6 +61,13 @@ def not_numbers(compute_type: str) -> WindowFailed:
     )
 
 
+def device_failed(error: BaseException) -> WindowFailed:
+    """Torch's and CTranslate2's own errors: out of memory, a lost device."""
+    failure = WindowFailed(f"the device failed on this window: {error}")
+    failure.__cause__ = error
+    return failure
+
+
 def window_seed(work: Decode, audio_key: bytes) -> int:
     """A seed of the window's own: its samples do not depend on what else was decoded, or in which order."""
     digest = hashlib.blake2b(audio_key, digest_size=8)

@@ -84,9 +84,7 @@ class Engine:
 
     def _take_on(self, caller: Caller) -> None:
         n_waiting = self._worker.scheduler.n_waiting + self._worker.queue.qsize()
-        if caller not in self._callers and n_waiting >= self.settings.queue_limit:
-            raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
-        self._callers.add(caller)
+        take_on(caller, self._callers, n_waiting, self.settings.queue_limit)
 
     @property
     def n_under_way(self) -> int:
@@ -135,6 +133,13 @@ class Engine:
             rows=counts.decoder_rows,
             busy_s=counts.busy_s,
         )
+
+
+def take_on(caller: Caller, known: weakref.WeakSet[Caller], n_waiting: int, limit: int) -> None:
+    """A caller that comes anew is refused when too much waits already; one that was taken on is never."""
+    if caller not in known and n_waiting >= limit:
+        raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
+    known.add(caller)
 
 
 def describe(runner: Runner, settings: EngineSettings, windows_per_step: int) -> str:

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from choral.audio.mel import pad
 from choral.engine.graphs import StepGraphs
+from choral.engine.torch_device import moved
 from choral.engine.window import WindowAudio
 from choral.model.gpu_encoder import GpuEncoder
 from choral.model.gpu_mel import N_PADDED, GpuMel
@@ -46,8 +47,8 @@ class Hearing:
         samples = self._travel(audios)
         peaks = [math.nan if audio.mel_peak is None else audio.mel_peak for audio in audios]
         self._samples[:n] = samples
-        self._n_frames[:n] = torch.tensor([audio.n_mel_frames for audio in audios]).to(self._device, non_blocking=True)
-        self._peaks[:n] = torch.tensor(peaks, dtype=torch.float32).to(self._device, non_blocking=True)
+        self._n_frames[:n] = moved(torch.tensor([audio.n_mel_frames for audio in audios]), self._device)
+        self._peaks[:n] = moved(torch.tensor(peaks, dtype=torch.float32), self._device)
         features = self.graphs.run(n)
         return [features[window].clone() for window in range(n)]  # each can be forgotten without the others
 

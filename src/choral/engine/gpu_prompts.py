@@ -27,7 +27,7 @@ class Prompts:
         self, decoder: GpuDecoder, tokenizer: Tokenizer, dims: ModelDims, memory: GpuMemory, state: GpuState
     ) -> None:
         self._decoder, self._memory, self._state = decoder, memory, state
-        self._sot, self._eot, self._no_speech = tokenizer.sot, tokenizer.eot, tokenizer.no_speech
+        self._sot, self._eot = tokenizer.sot, tokenizer.eot
         self._nobody = state.n_entries - 1
         device, n_most = state.device, max(SIZES)
         self._tokens = torch.full((n_most, SHORT), tokenizer.sot, device=device)

@@ -133,8 +133,9 @@ class GpuRunner:
         return self._begun(starts, lengths, no_speech, at_end)
 
     def _copy_prompts(self, starts: Sequence[Start], n_positions: int) -> None:
-        """Samples and beams go on from the one prompt of their window."""
-        pairs = [(start.slots[0], slot) for start in starts for slot in start.slots[1:]]
+        """Samples go on from the one prompt of their window; who decides on beams sees to theirs."""
+        sampled = [start for start in starts if not is_beam_search(start.work)]
+        pairs = [(start.slots[0], slot) for start in sampled for slot in start.slots[1:]]
         if pairs:
             sources, targets = self.state.moved(torch.tensor(pairs)).t()
             self._memory.copy(sources, targets, n_positions)

@@ -17,11 +17,12 @@ from choral.engine.decoding import window_seed
 from choral.engine.rules import NEVER
 from choral.engine.runner import Start
 from choral.engine.search import Candidate
+from choral.engine.torch_device import moved
 from choral.kernels.choose import Progress, Vocabulary, Wanted
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
-# The rows of the whole numbers. The first five are what a window wants, the others how far it got.
+# The rows of the whole numbers. The first six are what a window wants, the others how far it got.
 BLANK, TIMESTAMPS, LATEST_FIRST, SEED, MAX_TOKENS, BY_HOST = range(6)
 RECENT = 6  # and the three after it
 LENGTH, NEXT, N_TEXT, DONE = range(10, 14)
@@ -109,10 +110,7 @@ class GpuState:
         return self._masks[tokens]
 
     def moved(self, tensor: Tensor) -> Tensor:
-        """To the device, without waiting for it."""
-        if self.device.type == "cpu":
-            return tensor
-        return tensor.pin_memory().to(self.device, non_blocking=True)
+        return moved(tensor, self.device)
 
 
 class Report:

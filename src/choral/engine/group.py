@@ -12,14 +12,13 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import Any
 
-from choral.engine.engine import Engine, EngineStats
+from choral.engine.engine import Engine, EngineStats, take_on
 from choral.engine.steps import Pending
 from choral.engine.window import Caller, Result, Window
 from choral.engine.worker import StepRecord
-from choral.errors import QueueFull
 
 REMEMBERED = 4096  # audios whose engine is known
 
@@ -28,9 +27,9 @@ class EngineGroup:
     def __init__(self, engines: Sequence[Engine], queue_limit: int) -> None:
         first = engines[0]
         self.name, self.compute_type = first.name, first.compute_type
-        self.capacity, self.settings = first.capacity, first.settings
+        self.capacity, self.settings = first.capacity, replace(first.settings, queue_limit=queue_limit)
         self.device = ", ".join(engine.device for engine in engines)
-        self._engines, self._queue_limit = list(engines), queue_limit
+        self._engines = list(engines)
         self._lock = threading.Lock()
         self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._owners: weakref.WeakKeyDictionary[Future[Any], Engine] = weakref.WeakKeyDictionary()
@@ -40,7 +39,7 @@ class EngineGroup:
         caller = caller or Caller()
         key = window.audio.key  # takes a moment: not under the lock
         with self._lock:
-            self._take_on(caller)
+            take_on(caller, self._callers, self.stats.waiting, self.settings.queue_limit)
             engine = self._known.pop(key, None) or min(self._engines, key=lambda each: each.n_under_way)
             self._known[key] = engine
             if len(self._known) > REMEMBERED:
@@ -48,12 +47,6 @@ class EngineGroup:
             pending = engine.submit(window, caller, watch=watch)
             self._owners[pending] = engine
         return pending
-
-    def _take_on(self, caller: Caller) -> None:
-        n_waiting = sum(engine.stats.waiting for engine in self._engines)
-        if caller not in self._callers and n_waiting >= self._queue_limit:
-            raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
-        self._callers.add(caller)
 
     def cancel(self, future: Future[Any]) -> None:
         if (engine := self._owners.get(future)) is not None:

@@ -49,7 +49,7 @@ class Lanes:
 
 def work(tasks: SimpleQueue[Task | None], n_threads: int, all_set: threading.Barrier) -> None:
     torch.set_num_threads(n_threads)
-    assert torch.get_num_threads() == n_threads  # asking makes it this thread's own: it would follow the others' yet
+    assert torch.get_num_threads() == n_threads  # asking settles it: until then a thread takes what is set elsewhere
     all_set.wait()
     while (task := tasks.get()) is not None:
         future, action = task

@@ -39,6 +39,11 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
+def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """To the device, without waiting for it."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
+
+
 def has_gpu_path(device_name: str, dims: ModelDims) -> bool:
     """Whether there is a GPU that kernels can be compiled for, and a model of a shape that they take."""
     head_dim = dims.n_text_state // dims.n_text_head

@@ -13,6 +13,7 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
+from choral.engine.decoding import device_failed
 from choral.engine.encoder_cache import EncoderCache
 from choral.engine.runner import Runner, Start
 from choral.engine.scheduler import Scheduler
@@ -20,7 +21,7 @@ from choral.engine.slots import Slots
 from choral.engine.steps import Align, Decode, Encode, Failed, Finished, Job, Ongoing, Outcome, Prefill, Step
 from choral.engine.window import Decode as DecodeWork
 from choral.engine.window import Decoded
-from choral.errors import ChoralError, EngineClosed, WindowFailed
+from choral.errors import ChoralError, EngineClosed
 
 
 @dataclass(frozen=True)
@@ -218,9 +219,6 @@ class Worker:
 
 
 def as_failure(error: BaseException) -> BaseException:
-    """Torch's and CTranslate2's errors (out of memory, a lost device) become ours; ours, and bugs, stay as they are."""
-    if isinstance(error, RuntimeError) and not isinstance(error, ChoralError):
-        failure = WindowFailed(f"the device failed on this window: {error}")
-        failure.__cause__ = error
-        return failure
-    return error
+    """A device's errors become ours; ours, and bugs, stay as they are."""
+    is_the_device_s = isinstance(error, RuntimeError) and not isinstance(error, ChoralError)
+    return device_failed(error) if is_the_device_s else error

@@ -1,7 +1,7 @@
 """Whisper's rules, the choice of the next token and what follows from it, in one pass over the logits of each row.
 
-The rules are those of `engine.rules`, read from the same tensors, and the draws those of `engine.sampler`: that is the
-reference, and what rows that a host decides on (beams) still go through.
+The rules are those of `engine.rules` and the draws those of `engine.sampler`, which rows that a host decides on (beams)
+still go through; the tests compare all three.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _mixed(bits):
 
 @triton.jit
 def _gumbel(seed, step, tokens):
-    """As `sampler.gumbel`: a hash of seed, step and token."""
+    """As `noise.gumbel`: a hash of seed, step and token."""
     counters = (step * 1048576 + tokens).to(tl.uint64)
     bits = _mixed(_mixed(seed.to(tl.uint64)) + counters * 0x9E3779B97F4A7C15)
     uniform = (bits & 0xFFFFFFFF).to(tl.float32) * 2.3283064365386963e-10

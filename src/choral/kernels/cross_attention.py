@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import chained, has_kernels, require
+from choral.kernels.launch import LOG2_E, chained, has_kernels, require
 
 BLOCK_FRAMES = 64
 PROGRAMS_WANTED = 528  # four on each of an H200's 132 multiprocessors
@@ -128,7 +128,7 @@ def attend_heard(
     n_parts = n_rows * n_heads * n_splits if n_splits > 1 else 1
     partial_sums = torch.empty(n_parts, head_dim, dtype=torch.float32, device=queries.device)
     partial_tops = torch.empty(n_parts, dtype=torch.float32, device=queries.device)
-    scale = head_dim**-0.5 * 1.4426950408889634  # exponentials are of two
+    scale = head_dim**-0.5 * LOG2_E
     _attend_heard[n_heads, n_rows, n_splits](
         queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out,
         partial_sums, partial_tops, SCALE=scale, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,

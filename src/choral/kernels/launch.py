@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+LOG2_E = 1.4426950408889634  # exponentials are of two in kernels
 is_interpreted = False  # tests set it, with TRITON_INTERPRET=1 in the environment
 
 

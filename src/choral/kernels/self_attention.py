@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import chained, has_kernels, require
+from choral.kernels.launch import LOG2_E, chained, has_kernels, require
 
 BLOCK_POSITIONS = 64
 
@@ -80,7 +80,7 @@ def attend_written(
     out = torch.empty(len(qkv), n_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     _attend_written[n_heads, len(qkv)](
         qkv, keys, values, row_slots, lengths, is_done, out,
-        SCALE=head_dim**-0.5 * 1.4426950408889634, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
+        SCALE=head_dim**-0.5 * LOG2_E, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
         BLOCK=BLOCK_POSITIONS, num_warps=4, **chained(qkv),
     )  # fmt: skip
     return out
