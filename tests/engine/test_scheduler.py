@@ -152,12 +152,26 @@ def test_the_encoder_takes_no_more_than_its_budget(clock: Clock):
     assert desk.runner.encoded[:4] == [1, 2, 4, 4]  # what a window costs is not known before the first
 
 
-def test_an_encoder_step_holds_nobody_up_for_long(clock: Clock):
+def test_newcomers_hold_nobody_up_for_long(clock: Clock):
     desk = stepper(clock, n_slots=16, most=8, encode=0.03)
     for _ in range(12):
-        desk.submit()
-    desk.steps()
+        desk.submit(n_tokens=10)
+    made = desk.steps()
     assert desk.runner.encoded == [1, 2, 3, 3, 3]
+    together = "".join(kind[0] for kind in kinds(made)).split("D")
+    assert together[0] == "EPEP"  # 0.09 s
+    assert max(map(len, together[1:])) == 2
+
+
+def test_who_is_decoding_no_more_is_not_held_up(clock: Clock):
+    desk = stepper(clock, n_slots=16, most=8, encode=0.2)
+    first = [desk.submit(n_tokens=10) for _ in range(2)]
+    desk.step(), desk.step(), desk.step()
+    for job in first:
+        desk.cancel(job)
+    later = desk.submit()
+    desk.steps()
+    assert later.future.done()
 
 
 def test_the_encoder_takes_no_more_than_there_are_places(clock: Clock):

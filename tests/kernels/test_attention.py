@@ -28,9 +28,9 @@ def test_what_was_heard(
 ) -> None:
     queries = torch.randn(n_rows, n_heads, head_dim, device=device).to(dtype) * 2
     keys, values = (torch.randn(9, n_heads, n_frames, head_dim, device=device).to(dtype) for _ in range(2))
-    slots = torch.randperm(9, device=device)[:n_rows].int()
+    newest = torch.zeros(n_rows, dtype=torch.int32, device=device)
     audio = torch.randint(0, 9, (n_rows,), device=device).int()
-    heard = attend_heard(queries, keys, values, audio, slots, torch.zeros(9, dtype=torch.long, device=device))
+    heard = attend_heard(queries, keys, values, audio, newest)
     expected = cross_attention.reference(queries.float(), keys.float(), values.float(), audio)
     assert relative_error(heard, expected) < TOLERANCES[dtype]
 
@@ -43,12 +43,11 @@ def test_one_row_is_read_by_the_whole_chip_and_many_are_not_split() -> None:
 
 def test_a_row_that_is_done_is_left_out(device: torch.device) -> None:
     keys, values = (torch.randn(3, 2, 20, 16, device=device) for _ in range(2))
-    is_done = torch.tensor([0, 1, 0], device=device)
     slots = torch.tensor([0, 1, 2], device=device).int()
     qkv = torch.randn(3, 96, device=device)
-    lengths = torch.tensor([1, 1, 1], device=device)
+    newest = torch.tensor([0, -1, 0], device=device).int()
     untouched = keys[1].clone()
-    attend_written(qkv, keys, values, slots, lengths, is_done)
+    attend_written(qkv, keys, values, slots, newest)
     assert torch.equal(keys[1], untouched)
     assert not torch.equal(keys[0][:, 0], untouched[:, 0])
 
@@ -69,8 +68,8 @@ def test_keys_and_values_in_bytes(device: torch.device) -> None:
         assert relative_error(result[slots.long()], wanted[slots.long()]) < (1e-3 if device.type == "cuda" else 0.08)
 
     queries = torch.randn(2, 3, 32, device=device)
-    is_done = torch.zeros(4, dtype=torch.long, device=device)
-    heard = attend_heard(queries, keys, values, slots, slots, is_done, key_scales, value_scales)
+    newest = torch.zeros(2, dtype=torch.int32, device=device)
+    heard = attend_heard(queries, keys, values, slots, newest, key_scales, value_scales)
     reference = cross_attention.reference(queries, keys, values, slots, key_scales, value_scales)
     assert relative_error(heard, reference) < 1e-5
     exact = [torch.empty(4, 3, 150, 32, device=device) for _ in range(2)]
@@ -98,10 +97,9 @@ def test_what_was_written(dtype: torch.dtype, device: torch.device) -> None:
     places = [torch.randn(n_slots, n_heads, n_positions, head_dim, device=device).to(dtype) for _ in range(2)]
     copies = [place.clone() for place in places]
     slots = torch.tensor([5, 0, 3, 6], device=device).int()
-    lengths = torch.tensor([33, 9, 9, 1, 9, 80, 32], device=device)
-    is_done = torch.zeros(n_slots, dtype=torch.long, device=device)
-    written = attend_written(qkv, places[0], places[1], slots, lengths, is_done)
-    expected = self_attention.reference(qkv.float(), copies[0], copies[1], slots, lengths)
+    newest = torch.tensor([79, 32, 0, 31], device=device).int()
+    written = attend_written(qkv, places[0], places[1], slots, newest)
+    expected = self_attention.reference(qkv.float(), copies[0], copies[1], slots, newest)
     assert relative_error(written, expected) < TOLERANCES[dtype]
     assert torch.equal(places[0], copies[0])
     assert torch.equal(places[1], copies[1])
@@ -111,6 +109,6 @@ def test_wrong_shapes_are_refused(device: torch.device) -> None:
     keys = torch.zeros(2, 2, 16, 20, device=device).transpose(2, 3)
     slots = torch.zeros(1, dtype=torch.int32, device=device)
     with pytest.raises(ValueError, match="contiguous"):
-        attend_heard(torch.zeros(1, 2, 16, device=device), keys, keys, slots, slots, slots)
+        attend_heard(torch.zeros(1, 2, 16, device=device), keys, keys, slots, slots)
     with pytest.raises(ValueError, match="side by side"):
-        attend_written(torch.zeros(1, 95, device=device), keys, keys, slots, slots, slots)
+        attend_written(torch.zeros(1, 95, device=device), keys, keys, slots, slots)

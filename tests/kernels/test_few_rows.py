@@ -4,36 +4,55 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from choral.kernels import few_rows
+from choral.kernels.few_rows import Normed, add_linear, normed_linear
+
+TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
+SHAPES = [(64, 192), (384, 50), (1280, 1280), (5120, 130)]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-@pytest.mark.parametrize(("n_in", "n_out"), [(64, 192), (384, 50), (1280, 1280), (5120, 130)])
-@pytest.mark.parametrize(
-    ("has_norm", "gelu", "is_added"), [(True, False, False), (True, True, False), (False, False, True)]
-)
-def test_as_the_plain_layers(
-    n_in: int,
-    n_out: int,
-    has_norm: bool,
-    gelu: bool,
-    is_added: bool,
-    dtype: torch.dtype,
-    device: torch.device,
-) -> None:
-    x = torch.randn(3, n_in, device=device).to(dtype)
+def relative_error(result: Tensor, exact: Tensor) -> float:
+    return float((result.double() - exact).norm() / exact.norm())
+
+
+def layer_of(n_in: int, n_out: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
     weight = (torch.randn(n_out, n_in, device=device) * n_in**-0.5).to(dtype)
-    bias = torch.randn(n_out, device=device).to(dtype)
-    norm = (
-        (torch.randn(n_in, device=device).to(dtype), torch.randn(n_in, device=device).to(dtype)) if has_norm else None
-    )
+    return weight, torch.randn(n_out, device=device).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
+@pytest.mark.parametrize(("gelu", "has_bias"), [(False, True), (True, True), (False, False)])
+def test_a_norm_and_the_layer_behind_it(
+    n_in: int, n_out: int, gelu: bool, has_bias: bool, dtype: torch.dtype, device: torch.device
+) -> None:
+    x = (torch.randn(3, n_in, device=device) + 0.5).to(dtype)
+    weight, bias = layer_of(n_in, n_out, dtype, device)
+    gain, shift = (torch.randn(n_in, device=device).to(dtype) for _ in range(2))
+    normed = F.layer_norm(x.double(), [n_in], gain.double(), shift.double())
+    exact = F.linear(normed, weight.double(), bias.double() if has_bias else None)
+    layer = Normed.of(gain, shift, weight, bias if has_bias else None)
+    result = normed_linear(x, layer, gelu=gelu)
+    assert result.dtype == dtype
+    assert relative_error(result, F.gelu(exact) if gelu else exact) < TOLERANCES[dtype]
+
+
+def test_results_can_be_finer_than_the_states(device: torch.device) -> None:
+    x = torch.randn(1, 64, device=device).bfloat16()
+    weight, _ = layer_of(64, 100, torch.bfloat16, device)
+    gain, shift = torch.ones(64, device=device), torch.zeros(64, device=device)
+    result = normed_linear(x, Normed.of(gain, shift, weight, None), dtype=torch.float32)
+    assert relative_error(result, F.linear(F.layer_norm(x.double(), [64]), weight.double())) < 1e-5
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
+def test_a_layer_whose_results_are_added(n_in: int, n_out: int, dtype: torch.dtype, device: torch.device) -> None:
+    x = torch.randn(3, n_in, device=device).to(dtype)
+    weight, bias = layer_of(n_in, n_out, dtype, device)
     total = torch.randn(3, n_out, device=device).to(dtype)
-    exact = few_rows.reference(
-        x.double(), weight.double(), bias.double(), gelu=gelu,
-        norm=(norm[0].double(), norm[1].double()) if norm else None, added_to=total.double() if is_added else None,
-    )  # fmt: skip
-    result = few_rows.linear(x, weight, bias, norm=norm, gelu=gelu, added_to=total if is_added else None)
-    tolerance = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}[dtype]
-    assert float((result.double() - exact).norm() / exact.norm()) < tolerance
-    assert not is_added or result is total
+    exact = total.double() + F.linear(x.double(), weight.double(), bias.double())
+    assert add_linear(x, weight, bias, total) is total
+    assert relative_error(total, exact) < TOLERANCES[dtype]

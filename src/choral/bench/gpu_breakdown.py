@@ -15,7 +15,7 @@ KINDS = {
     "self-attention": ("_attend_written",),
     "products": ("_linear", "nvjet", "gemm", "cutlass", "splitK", "gemv"),
     "norms": ("_norm",),
-    "rules and choice": ("_choose",),
+    "rules and choice": ("_survey", "_decide"),
 }
 
 

@@ -57,27 +57,28 @@ def _kernel_checks(device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
         )
 
     n_slots, n_heads, head_dim = 40, 20, 64
-    is_done = torch.zeros(n_slots, dtype=torch.long, device=device)
     for n_rows, n_frames in ((1, 1500), (3, 1500), (33, 1500), (5, 100)):
         slots = torch.randperm(n_slots, device=device)[:n_rows].int()
         queries = random(n_rows, n_heads, head_dim)
         keys, values = (random(n_slots, n_heads, n_frames, head_dim) for _ in range(2))
-        heard = cross_attention.attend_heard(queries, keys, values, slots, slots, is_done)
+        newest = torch.zeros(n_rows, dtype=torch.int32, device=device)
+        heard = cross_attention.attend_heard(queries, keys, values, slots, newest)
         expected = cross_attention.reference(queries.float(), keys, values, slots)
         yield check(f"cross-attention of {n_rows} rows, {n_frames} frames", heard, expected)
     keys, values = (random(n_slots, n_heads, 448, head_dim) for _ in range(2))
-    lengths = torch.randint(1, 449, (n_slots,), device=device)
     slots = torch.randperm(n_slots, device=device)[:30].int()
-    qkv = random(30, 3 * n_heads * head_dim)
-    expected = self_attention.reference(qkv.float(), keys.float(), values.float(), slots, lengths)
-    yield check("self-attention", self_attention.attend_written(qkv, keys, values, slots, lengths, is_done), expected)
+    newest = torch.randint(0, 448, (30,), device=device).int()
+    for n_rows in (2, 30):
+        state = random(n_rows, 3 * n_heads * head_dim), slots[:n_rows], newest[:n_rows]
+        expected = self_attention.reference(state[0].float(), keys.float(), values.float(), *state[1:])
+        written = self_attention.attend_written(state[0], keys, values, *state[1:])
+        yield check(f"self-attention of {n_rows} rows", written, expected)
     for n_in, n_out in ((1280, 3840), (5120, 1280)):
         x, weight, bias = random(2, n_in), random(n_out, n_in) * n_in**-0.5, random(n_out)
-        gains = (random(n_in), random(n_in))
-        expected = few_rows.reference(
-            x.float(), weight.float(), bias.float(), norm=(gains[0].float(), gains[1].float())
-        )
-        yield check(f"{n_in} × {n_out} for two rows", few_rows.linear(x, weight, bias, norm=gains), expected)
+        layer = few_rows.Normed.of(random(n_in), random(n_in), weight, bias)
+        in_float = few_rows.Normed(*(part.float() for part in (weight, layer.gain, layer.shift, layer.totals)))
+        expected = few_rows.reference(x.float(), in_float)
+        yield check(f"{n_in} × {n_out} for two rows", few_rows.normed_linear(x, layer), expected)
     states, gains = random(100, 1280), (random(1280), random(1280))
     expected = norm.reference(states.float().clone(), gains[1].float(), gains[0].float(), gains[1].float())
     yield check("norm", norm.add_and_norm(states, gains[1], *gains), expected)

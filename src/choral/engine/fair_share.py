@@ -40,7 +40,7 @@ class ClassLine:
 
     def __init__(self) -> None:
         self.served_s = 0.0  # weighted, of all its callers
-        self.clock_s = 0.0  # how much the least served in the last step had had before
+        self.clock_s = 0.0  # how much the least served of those inside had had before the last step
         self.accounts: dict[Caller, Account] = {}
         self._heap: list[tuple[float, int, Account]] = []
 
@@ -88,10 +88,10 @@ class FairShare:
         if not account.waiting and not account.entered:
             self.line(account).accounts.pop(account.caller, None)
 
-    def move_clocks(self, served: Sequence[Account]) -> None:
-        """Who comes anew will start level with the one of these that had least."""
+    def move_clocks(self, inside: Sequence[Account]) -> None:
+        """Who comes anew will start level with the one of these, who are being served, that had least."""
         for line in self.lines.values():
-            had_s = [account.served_s for account in served if self.line(account) is line]
+            had_s = [account.served_s for account in inside if self.line(account) is line]
             line.clock_s = max(line.clock_s, min(had_s, default=0.0))
 
     def charge(self, account: Account, seconds: float) -> None:

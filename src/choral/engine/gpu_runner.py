@@ -33,14 +33,14 @@ from choral.engine.window import Decode, Decoded, WindowAudio, Work
 from choral.kernels.choose import choose
 from choral.kernels.fp8 import FP8
 from choral.model.checkpoint import Checkpoint
-from choral.model.gpu_decoder import GpuDecoder, GpuMemory, StepRows
+from choral.model.gpu_decoder import GpuDecoder, GpuMemory
 from choral.model.gpu_encoder import GpuEncoder
 from choral.model.gpu_layers import lay_out
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
 ENCODED_TOGETHER = 8  # windows from which on the encoder is about as fast as it gets
-BURST_S = 0.006  # what is launched before the host looks again, as far as that is more than one step
+BURST_S = 0.004  # what is launched before the host looks again, as far as that is more than one step
 MOST_STEPS = 8
 
 
@@ -67,7 +67,7 @@ class GpuRunner:
         with self._on_device():
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
             lay_out(network)
-            self._decoder = GpuDecoder(network.decoder)
+            self._decoder = GpuDecoder(network.decoder, fp8=fp8)
             self._answering = Answering(network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type)
             n_encoded = max(1, settings.encoder_budget // dims.n_audio_ctx)
             self.hearing = Hearing(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, n_encoded, device)
@@ -94,9 +94,9 @@ class GpuRunner:
     def _step(self, n_rows: int) -> Tensor:
         """One token further for the first rows: all that a graph holds."""
         progress = self.state.progress
-        rows = StepRows(self.rows[0, :n_rows], self.rows[1, :n_rows], progress.lengths, progress.is_done)
-        logits = self._decoder.step(progress.next_tokens, rows, self._memory)
-        choose(logits, self._all_rows[:n_rows], rows.slots, self.state.wanted, progress, self.state.vocabulary)
+        slots, audio_slots = self.rows[:, :n_rows]
+        logits = self._decoder.step(progress, slots, audio_slots, self._memory)
+        choose(logits, self._all_rows[:n_rows], slots, self.state.wanted, progress, self.state.vocabulary)
         return logits
 
     @torch.inference_mode()

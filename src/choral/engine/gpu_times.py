@@ -1,7 +1,8 @@
 """What steps take on a GPU, by its own clock, read as soon as that is possible without waiting.
 
 The host launches and goes on: how long its calls take says nothing. So each step is timed by events on the device, and
-what a step will take is told from those of its kind that have ended.
+what a step will take is told from those of its kind that have ended. The host keeps one step ahead and no more: what is
+decided late is decided with more windows at hand.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import torch
 from choral.engine.costs import StepCost
 
 Result = TypeVar("Result")
-MOST_PENDING = 64
+MOST_UNDER_WAY = 2
 
 
 class GpuTimes:
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self._costs: dict[str, StepCost] = defaultdict(StepCost)
-        self._pending: deque[tuple[str, int, int, torch.cuda.Event, torch.cuda.Event]] = deque(maxlen=MOST_PENDING)
+        self._pending: deque[tuple[str, int, int, torch.cuda.Event, torch.cuda.Event]] = deque()
 
     def seconds(self, kind: str, n_items: int) -> float | None:
         cost = self._costs[kind]
@@ -37,6 +38,9 @@ class GpuTimes:
             result = action()
             self._costs[kind].learn(n_items, (time.perf_counter() - started_s) / n_times)
             return result
+        while len(self._pending) >= MOST_UNDER_WAY:
+            self._pending[0][-1].synchronize()
+            self._collect()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         result = action()

@@ -2,9 +2,9 @@
 it went.
 
 Windows wait in the accounts of their callers. The least served caller is next: if it has a window that can enter, that
-is encoded, with those of others that fit the budget; else all that are being decoded go one token further. No encoder
-step holds the others up for long, no caller takes the last places, and where some callers decode many windows and
-others few, each has its share of every step.
+is encoded, with those of others that fit the budget; else all that are being decoded go one token further. Newcomers
+hold the others up for a set time at most, no caller takes the last places, and where some callers decode many windows
+and others few, each has its share of every step.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from choral.engine.fair_share import Account, ClassLine, FairShare
 from choral.engine.slots import Slots
 from choral.engine.steps import Align, Decode, Encode, Job, Prefill, Step
 
-HOLD_UP_S = 0.1  # how long an encoder step of several windows may keep the others waiting
+HOLD_UP_S = (
+    0.1  # how long newcomers may keep the others waiting for their next token, as far as one does not take longer
+)
 LONGER_STEP = 1.5  # how much longer a step may get by more than everyone's fair share
 RESERVE = 8  # one place in so many is kept for callers that have none
 
@@ -35,6 +37,7 @@ class Scheduler:
         self._fair = FairShare()
         self._ready: dict[Job, None] = {}  # encoded, and not begun
         self._decoding: dict[Account, None] = {}  # have windows that are being decoded
+        self._held_up_s = 0.0  # since their last step
 
     def add(self, job: Job) -> None:
         assert job.n_slots <= self.slots.n_slots
@@ -91,16 +94,19 @@ class Scheduler:
                 self.encode_cost.learn(len({job.key for job in jobs}), seconds)
             case Decode(jobs):
                 self.decode_cost.learn(sum(job.n_slots for job in jobs), seconds)
+        self._held_up_s = 0.0 if isinstance(step, Decode) else self._held_up_s + seconds
         shares = [max(1, job.n_slots) for job in step.jobs]
         accounts = [self._fair.account(job.caller) for job in step.jobs]
-        self._fair.move_clocks(accounts)
+        self._fair.move_clocks([*accounts, *self._decoding])
         share_s = seconds / sum(shares)
         for account, share in zip(accounts, shares, strict=True):
             self._fair.charge(account, share * share_s)
 
     def _enter(self) -> list[Job]:
         """The windows that get a place now: one of each caller in turn, then a second, as far as there is room."""
-        n_most = max(self.n_lanes, self.encode_cost.most_items(HOLD_UP_S, self.most_encoded_together))
+        n_most = self._most_to_enter()
+        if not n_most:
+            return []
         entered: list[Job] = []
         for line in self._fair.in_turn():
             decoding_s = [account.served_s for account in self._decoding if self._fair.line(account) is line]
@@ -113,6 +119,13 @@ class Scheduler:
             if decoding_s and not entered:
                 return []
         return entered
+
+    def _most_to_enter(self) -> int:
+        held_up_s = self._held_up_s if self._decoding else 0.0
+        n_in_time = self.encode_cost.most_items(HOLD_UP_S - held_up_s, self.most_encoded_together)
+        if not held_up_s:
+            return max(self.n_lanes, n_in_time)
+        return n_in_time if held_up_s + self.encode_cost.seconds(1) <= HOLD_UP_S else 0
 
     def _enter_each_once(self, line: ClassLine, entered: list[Job], n_most: int, latest_s: float) -> bool:
         """True: the next one must wait, for room or for its turn, and nobody may pass it."""

@@ -23,8 +23,8 @@ DTYPES = {
 }
 FIRST_WITH_FP8 = (8, 9)  # compute capability
 # More rows than this gain next to nothing, and make each of them wait longer for its next token.
-MOST_SLOTS = {"cpu": 32, "cuda": 256}
-GPU_SLOTS_SHARE = 0.7  # of the memory that is free; a CPU has other things to do with its own
+MOST_SLOTS = {"cpu": 32, "cuda": 512}
+GPU_SLOTS_SHARE = 0.8  # of the memory that is free; a CPU has other things to do with its own
 
 
 def pick_device(name: str) -> torch.device:

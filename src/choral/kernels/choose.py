@@ -1,5 +1,7 @@
 """Whisper's rules, the choice of the next token and what follows from it, in one pass over the logits of each row.
 
+Programs look at some tokens of a row each, then one a row decides on what they found.
+
 The rules are those of `engine.rules` and the draws those of `engine.sampler`, which rows that a host decides on (beams)
 still go through; the tests compare all three.
 """
@@ -13,7 +15,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import has_kernels, require
+from choral.kernels.launch import chained, has_kernels, require
 from choral.kernels.noise import gumbel
 
 BLOCK_TOKENS = 4096
@@ -94,10 +96,31 @@ def _is_banned(
 
 
 @triton.jit
-def _grown(total, top, new_top, scores):
-    """A sum of exponentials with more scores in it, measured from a new largest one."""
-    start = tl.where(new_top == -float("inf"), 0.0, new_top)  # while all is forbidden there is none
-    return total * tl.exp(top - start) + tl.sum(tl.exp(scores - start), axis=0)
+def _found(scores, compared, start, out, stride):
+    """Among some tokens: the largest score, the sum of their exponentials measured from it, and the best to take."""
+    top = tl.max(scores, axis=0)
+    from_top = tl.exp(scores - tl.where(top == -float("inf"), 0.0, top))  # where all is forbidden there is none
+    best, index = tl.max(compared, axis=0, return_indices=True)
+    tl.store(out, top)
+    tl.store(out + stride, tl.sum(from_top, axis=0))
+    tl.store(out + 2 * stride, best)
+    tl.store(out + 3 * stride, (start + index).to(tl.float32))  # exact: there are fewer than 2**24
+
+
+@triton.jit
+def _merged(found, stride, default, PADDED: tl.constexpr):
+    """The same among all tokens, of what was found among some; the default where all is forbidden."""
+    parts = tl.arange(0, PADDED)
+    is_part = parts < stride
+    tops = tl.load(found + parts, mask=is_part, other=-float("inf"))
+    sums = tl.load(found + stride + parts, mask=is_part, other=0.0)
+    bests = tl.load(found + 2 * stride + parts, mask=is_part, other=-float("inf"))
+    tokens = tl.load(found + 3 * stride + parts, mask=is_part, other=0.0)
+    top = tl.max(tops, axis=0)
+    total = tl.sum(sums * tl.exp(tops - tl.where(top == -float("inf"), 0.0, top)), axis=0)
+    best, index = tl.max(bests, axis=0, return_indices=True)
+    token = tl.sum(tl.where(parts == index, tokens, 0.0), axis=0).to(tl.int32)
+    return top, total, best, tl.where(best == -float("inf"), default, token)
 
 
 @triton.jit
@@ -124,60 +147,61 @@ def _move_on(
 
 
 @triton.jit
-def _choose(
-    logits, logit_rows, row_slots,
-    suppress_blank, unwanted, timestamps, latest_first, temperatures, seeds, max_tokens, is_by_host,
-    recent, lengths, next_tokens, texts, n_text, sum_logprobs, is_done, n_slots,
-    STRIDE: tl.constexpr, VOCAB: tl.constexpr, EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
-    POSITIONS: tl.constexpr, BLOCK: tl.constexpr,
+def _survey(
+    logits, logit_rows, row_slots, found,
+    suppress_blank, unwanted, timestamps, latest_first, temperatures, seeds, is_by_host,
+    recent, is_done, n_slots, STRIDE: tl.constexpr, VOCAB: tl.constexpr,
+    EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
-    row = tl.program_id(0)
-    slot = tl.load(row_slots + row).to(tl.int64)
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    part, row = tl.program_id(0), tl.program_id(1)
+    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64)
     if (tl.load(is_done + slot) != 0) | (tl.load(is_by_host + slot) != 0):
         return
-    n_sampled = tl.load(recent + 3 * n_slots + slot)
-    has_times = tl.load(timestamps + slot) != 0
+    start = part * BLOCK
+    tokens = start + tl.arange(0, BLOCK)
+    is_token, is_time = tokens < VOCAB, tokens >= BEGIN
+    banned = tl.load(unwanted + slot * VOCAB + tokens, mask=is_token, other=1) != 0
+    banned |= _is_banned(tokens, slot, suppress_blank, timestamps, latest_first, recent, n_slots, EOT, SPACE, BEGIN)
     temperature, seed = tl.load(temperatures + slot), tl.load(seeds + slot)
-    own = logits + tl.load(logit_rows + row).to(tl.int64) * STRIDE
+    n_sampled = tl.load(recent + 3 * n_slots + slot)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    scores = tl.load(logits + logit_row * STRIDE + tokens, mask=is_token, other=-float("inf"))
+    scores = tl.where(banned, -float("inf"), scores)
+    compared = scores
+    if temperature > 0:
+        compared = scores / temperature + _gumbel(seed, n_sampled, tokens)
+    out, nothing = found + row * (8 * PARTS) + part, -float("inf")
+    _found(tl.where(is_time, nothing, scores), tl.where(is_time, nothing, compared), start, out, PARTS)
+    _found(tl.where(is_time, scores, nothing), tl.where(is_time, compared, nothing), start, out + 4 * PARTS, PARTS)
 
-    text_top, time_top = -float("inf"), -float("inf")
-    text_sum, time_sum = 0.0, 0.0
-    text_best, time_best = -float("inf"), -float("inf")  # of what is compared: noise included
-    text_token, time_token = EOT, BEGIN
-    for start in range(0, VOCAB, BLOCK):
-        tokens = start + tl.arange(0, BLOCK)
-        is_token = tokens < VOCAB
-        scores = tl.load(own + tokens, mask=is_token, other=-float("inf"))
-        is_time = tokens >= BEGIN
-        banned = tl.load(unwanted + slot * VOCAB + tokens, mask=is_token, other=1) != 0
-        banned |= _is_banned(tokens, slot, suppress_blank, timestamps, latest_first, recent, n_slots, EOT, SPACE, BEGIN)
-        scores = tl.where(banned, -float("inf"), scores)
-        compared = scores
-        if temperature > 0:
-            compared = scores / temperature + _gumbel(seed, n_sampled, tokens)
 
-        text = tl.where(is_time, -float("inf"), scores)
-        time = tl.where(is_time, scores, -float("inf"))
-        new_text_top = tl.maximum(text_top, tl.max(text, axis=0))
-        new_time_top = tl.maximum(time_top, tl.max(time, axis=0))
-        text_sum = _grown(text_sum, text_top, new_text_top, text)
-        time_sum = _grown(time_sum, time_top, new_time_top, time)
-        text_top, time_top = new_text_top, new_time_top
-
-        best, index = tl.max(tl.where(is_time, -float("inf"), compared), axis=0, return_indices=True)
-        text_token = tl.where(best > text_best, start + index, text_token)
-        text_best = tl.maximum(best, text_best)
-        best, index = tl.max(tl.where(is_time, compared, -float("inf")), axis=0, return_indices=True)
-        time_token = tl.where(best > time_best, start + index, time_token)
-        time_best = tl.maximum(best, time_best)
-
+@triton.jit
+def _decide(
+    logits, logit_rows, row_slots, found,
+    timestamps, max_tokens, is_by_host, recent, lengths, next_tokens, texts, n_text, sum_logprobs, is_done, n_slots,
+    STRIDE: tl.constexpr, EOT: tl.constexpr, BEGIN: tl.constexpr,
+    POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64)
+    if (tl.load(is_done + slot) != 0) | (tl.load(is_by_host + slot) != 0):
+        return
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    own = found + row * (8 * PARTS)
+    text_top, text_sum, text_best, text_token = _merged(own, PARTS, EOT, PADDED)
+    time_top, time_sum, time_best, time_token = _merged(own + 4 * PARTS, PARTS, BEGIN, PADDED)
     time_total = time_top + tl.log(time_sum)
-    is_time_only = has_times & (time_total > text_top)
+    is_time_only = (tl.load(timestamps + slot) != 0) & (time_total > text_top)
     top = tl.maximum(text_top, time_top)
     total = top + tl.log(text_sum * tl.exp(text_top - top) + time_sum * tl.exp(time_top - top))
     total = tl.where(is_time_only, time_total, total)
     token = tl.where(is_time_only | (time_best > text_best), time_token, text_token)
-    logprob = tl.load(own + token) - total
+    logprob = tl.load(logits + logit_row * STRIDE + token) - total
     tl.store(sum_logprobs + slot, tl.load(sum_logprobs + slot) + logprob)
     _move_on(
         token, slot, max_tokens, recent, lengths, next_tokens, texts, n_text, is_done, n_slots, EOT, BEGIN, POSITIONS
@@ -200,15 +224,22 @@ def choose(
     require(logits.stride(1) == 1 and logits.shape[1] == vocabulary.n_tokens, "logits of all tokens side by side")
     require(wanted.unwanted.shape == (n_slots, vocabulary.n_tokens) and wanted.unwanted.is_contiguous(), "unwanted")
     require(progress.recent.shape == (4, n_slots) and progress.recent.is_contiguous(), "recent tokens of all slots")
-    _choose[(len(row_slots),)](
-        logits, logit_rows, row_slots,
+    n_rows, n_parts = len(row_slots), triton.cdiv(vocabulary.n_tokens, BLOCK_TOKENS)
+    found = torch.empty(n_rows, 8, n_parts, device=logits.device)
+    stride, ends = logits.stride(0), {"EOT": vocabulary.eot, "BEGIN": vocabulary.timestamp_begin}
+    _survey[n_parts, n_rows](
+        logits, logit_rows, row_slots, found,
         wanted.suppress_blank, wanted.unwanted, wanted.timestamps, wanted.latest_first, wanted.temperatures,
-        wanted.seeds, wanted.max_tokens, wanted.is_by_host,
+        wanted.seeds, wanted.is_by_host, progress.recent, progress.is_done, n_slots,
+        STRIDE=stride, VOCAB=vocabulary.n_tokens, SPACE=vocabulary.space, **ends,
+        BLOCK=BLOCK_TOKENS, PARTS=n_parts, num_warps=4, **chained(logits),
+    )  # fmt: skip
+    _decide[(n_rows,)](
+        logits, logit_rows, row_slots, found, wanted.timestamps, wanted.max_tokens, wanted.is_by_host,
         progress.recent, progress.lengths, progress.next_tokens, progress.texts, progress.n_text,
         progress.sum_logprobs, progress.is_done, n_slots,
-        STRIDE=logits.stride(0), VOCAB=vocabulary.n_tokens,
-        EOT=vocabulary.eot, SPACE=vocabulary.space, BEGIN=vocabulary.timestamp_begin,
-        POSITIONS=n_positions, BLOCK=BLOCK_TOKENS, num_warps=8,
+        STRIDE=stride, **ends, POSITIONS=n_positions,
+        PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts), num_warps=1, **chained(logits),
     )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from choral.kernels.launch import LOG2_E, chained, has_kernels, require
 
-BLOCK_FRAMES = 64
+BLOCK_FRAMES = 64  # this and the warps by trial
 PROGRAMS_WANTED = 528  # four on each of an H200's 132 multiprocessors
 
 
@@ -22,14 +22,14 @@ def _load(keys, values, base, first, dims, FRAMES: tl.constexpr, HEAD_DIM: tl.co
     frames = first + tl.arange(0, BLOCK)
     is_frame = frames < FRAMES
     places = base + frames[:, None] * HEAD_DIM + dims[None, :]
-    key = tl.load(keys + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
-    value = tl.load(values + places, mask=is_frame[:, None], other=0.0).to(tl.float32)
+    key = tl.load(keys + places, mask=is_frame[:, None], other=0.0)
+    value = tl.load(values + places, mask=is_frame[:, None], other=0.0)
     return key, value, is_frame
 
 
 @triton.jit
 def _attend_heard(
-    queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out, partial_sums, partial_tops,
+    queries, keys, values, key_scales, value_scales, audio_slots, newest_positions, out, partial_sums, partial_tops,
     SCALE: tl.constexpr, HEADS: tl.constexpr, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr,
     QUERY_STRIDE: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
     IS_FP8: tl.constexpr, PDL: tl.constexpr,
@@ -37,9 +37,10 @@ def _attend_heard(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     row, head, split = tl.program_id(1), tl.program_id(0), tl.program_id(2)
-    if tl.load(is_done + tl.load(row_slots + row)) != 0:
+    audio_slot, newest = tl.load(audio_slots + row).to(tl.int64), tl.load(newest_positions + row)
+    if newest < 0:
         return
-    slot_head = tl.load(audio_slots + row).to(tl.int64) * HEADS + head
+    slot_head = audio_slot * HEADS + head
     dims = tl.arange(0, HEAD_DIM)
     base = slot_head * (FRAMES * HEAD_DIM)
     scale, value_scale = SCALE, 1.0
@@ -52,22 +53,22 @@ def _attend_heard(
         tl.extra.cuda.gdc_wait()
     query = tl.load(queries + row * QUERY_STRIDE + head * HEAD_DIM + dims).to(tl.float32) * scale
     if SPLITS > 1:
-        scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
+        scores = tl.where(is_frame, tl.sum(key.to(tl.float32) * query[None, :], axis=1), -float("inf"))
         top = tl.max(scores, axis=0)
         weights = tl.exp2(scores - top)
         total = tl.sum(weights, axis=0)
-        heard = tl.sum(weights[:, None] * value, axis=0)
+        heard = tl.sum(weights[:, None] * value.to(tl.float32), axis=0)
     else:
         top, total = -float("inf"), 0.0
         heard = tl.zeros([HEAD_DIM], tl.float32)
         for first in range(0, FRAMES, BLOCK):
             key, value, is_frame = _load(keys, values, base, first, dims, FRAMES, HEAD_DIM, BLOCK)
-            scores = tl.where(is_frame, tl.sum(key * query[None, :], axis=1), -float("inf"))
+            scores = tl.where(is_frame, tl.sum(key.to(tl.float32) * query[None, :], axis=1), -float("inf"))
             new_top = tl.maximum(top, tl.max(scores, axis=0))
             shrink = tl.exp2(top - new_top)
             weights = tl.exp2(scores - new_top)
             total = total * shrink + tl.sum(weights, axis=0)
-            heard = heard * shrink + tl.sum(weights[:, None] * value, axis=0)
+            heard = heard * shrink + tl.sum(weights[:, None] * value.to(tl.float32), axis=0)
             top = new_top
     if SPLITS == 1:
         result = heard * (value_scale / total)
@@ -80,7 +81,7 @@ def _attend_heard(
 
 @triton.jit
 def _combine_heard(
-    partial_sums, partial_tops, row_slots, is_done, out,
+    partial_sums, partial_tops, newest_positions, out,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
@@ -88,7 +89,7 @@ def _combine_heard(
         tl.extra.cuda.gdc_launch_dependents()
         tl.extra.cuda.gdc_wait()
     head, row = tl.program_id(0), tl.program_id(1)
-    if tl.load(is_done + tl.load(row_slots + row)) != 0:
+    if tl.load(newest_positions + row) < 0:
         return
     splits, dims = tl.arange(0, PADDED), tl.arange(0, HEAD_DIM)
     part = (row * HEADS + head) * SPLITS
@@ -111,8 +112,7 @@ def attend_heard(
     keys: Tensor,  # [slots, heads, frames, head_dim]
     values: Tensor,
     audio_slots: Tensor,  # [rows]: where each row's audio lies
-    row_slots: Tensor,  # [rows]: its own place
-    is_done: Tensor,  # [slots]: rows that have ended are left out
+    newest: Tensor,  # [rows], the position of the newest token; rows with -1 are left out
     key_scales: Tensor | None = None,  # [slots, heads], of keys and values in fp8
     value_scales: Tensor | None = None,
 ) -> Tensor:  # [rows, heads, head_dim]
@@ -130,14 +130,14 @@ def attend_heard(
     partial_tops = torch.empty(n_parts, dtype=torch.float32, device=queries.device)
     scale = head_dim**-0.5 * LOG2_E
     _attend_heard[n_heads, n_rows, n_splits](
-        queries, keys, values, key_scales, value_scales, audio_slots, row_slots, is_done, out,
+        queries, keys, values, key_scales, value_scales, audio_slots, newest, out,
         partial_sums, partial_tops, SCALE=scale, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
         QUERY_STRIDE=queries.stride(0), SPLITS=n_splits, BLOCK=BLOCK_FRAMES,
         IS_FP8=key_scales is not None, num_warps=1 if key_scales is not None else 2, **chained(queries),
     )  # fmt: skip
     if n_splits > 1:
         _combine_heard[n_heads, n_rows](
-            partial_sums, partial_tops, row_slots, is_done, out, HEADS=n_heads, HEAD_DIM=head_dim, SPLITS=n_splits,
+            partial_sums, partial_tops, newest, out, HEADS=n_heads, HEAD_DIM=head_dim, SPLITS=n_splits,
             PADDED=triton.next_power_of_2(n_splits), num_warps=1, **chained(queries),
         )  # fmt: skip
     return out

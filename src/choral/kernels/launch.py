@@ -26,13 +26,14 @@ def require(holds: bool, what: str) -> None:
         raise ValueError(f"a kernel needs this: {what}")
 
 
-def chained(x: Tensor) -> dict[str, Any]:
+def chained(x: Tensor, *, is_first: bool = False) -> dict[str, Any]:
     """Options of a kernel that may start before the one ahead of it has ended, and itself waits for that.
 
-    Until it waits it may touch only what no kernel of a step writes: weights.
+    Until it waits it may touch only what no kernel of its chain writes. The first of a chain starts when all before it
+    has ended, so the others can rely on that.
     """
     is_possible = x.is_cuda and _has_dependent_launch(x.device)
-    return {"PDL": True, "launch_pdl": True} if is_possible else {"PDL": False}
+    return {"PDL": True, "launch_pdl": not is_first} if is_possible else {"PDL": False}
 
 
 @cache

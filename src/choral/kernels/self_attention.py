@@ -9,7 +9,7 @@ from torch import Tensor
 
 from choral.kernels.launch import LOG2_E, chained, has_kernels, require
 
-BLOCK_POSITIONS = 64
+MANY_PROGRAMS = 528  # from here on the chip is full
 
 
 @triton.jit
@@ -17,24 +17,23 @@ def _load(keys, values, base, first, newest, dims, HEAD_DIM: tl.constexpr, BLOCK
     positions = first + tl.arange(0, BLOCK)
     is_before = positions < newest
     places = base + positions[:, None] * HEAD_DIM + dims[None, :]
-    key = tl.load(keys + places, mask=is_before[:, None], other=0.0).to(tl.float32)
-    value = tl.load(values + places, mask=is_before[:, None], other=0.0).to(tl.float32)
+    key = tl.load(keys + places, mask=is_before[:, None], other=0.0)
+    value = tl.load(values + places, mask=is_before[:, None], other=0.0)
     return key, value, is_before
 
 
 @triton.jit
 def _attend_written(
-    qkv, keys, values, row_slots, lengths, is_done, out,
+    qkv, keys, values, row_slots, newest_positions, out,
     SCALE: tl.constexpr, HEADS: tl.constexpr, POSITIONS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     head, row = tl.program_id(0), tl.program_id(1)
-    slot = tl.load(row_slots + row).to(tl.int64)
-    if tl.load(is_done + slot) != 0:
+    slot, newest = tl.load(row_slots + row).to(tl.int64), tl.load(newest_positions + row)
+    if newest < 0:
         return
-    newest = tl.load(lengths + slot).to(tl.int32) - 1
     state: tl.constexpr = HEADS * HEAD_DIM
     dims = tl.arange(0, HEAD_DIM)
     base = (slot * HEADS + head) * (POSITIONS * HEAD_DIM)
@@ -52,12 +51,12 @@ def _attend_written(
     written = new_value.to(tl.float32)
     start = 0
     while start < newest:
-        scores = tl.where(is_before, tl.sum(key * query[None, :], axis=1), -float("inf"))
+        scores = tl.where(is_before, tl.sum(key.to(tl.float32) * query[None, :], axis=1), -float("inf"))
         new_top = tl.maximum(top, tl.max(scores, axis=0))
         shrink = tl.exp2(top - new_top)
         weights = tl.exp2(scores - new_top)
         total = total * shrink + tl.sum(weights, axis=0)
-        written = written * shrink + tl.sum(weights[:, None] * value, axis=0)
+        written = written * shrink + tl.sum(weights[:, None] * value.to(tl.float32), axis=0)
         top = new_top
         start += BLOCK
         key, value, is_before = _load(keys, values, base, start, newest, dims, HEAD_DIM, BLOCK)
@@ -69,31 +68,37 @@ def attend_written(
     keys: Tensor,  # [slots, heads, positions, head_dim]
     values: Tensor,
     row_slots: Tensor,  # [rows]
-    lengths: Tensor,  # [slots], the newest token counted
-    is_done: Tensor,  # [slots]: rows that have ended are left out
+    newest: Tensor,  # [rows], the position of the newest token; rows with -1 are left out
 ) -> Tensor:  # [rows, heads * head_dim]
     if not has_kernels(qkv):
-        return reference(qkv, keys, values, row_slots, lengths)
+        return reference(qkv, keys, values, row_slots, newest)
     _, n_heads, n_positions, head_dim = keys.shape
     require(qkv.is_contiguous() and qkv.shape[1] == 3 * n_heads * head_dim, "queries, keys and values side by side")
     require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
     out = torch.empty(len(qkv), n_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
+    block, n_warps = tile_for(n_heads * len(qkv))
     _attend_written[n_heads, len(qkv)](
-        qkv, keys, values, row_slots, lengths, is_done, out,
+        qkv, keys, values, row_slots, newest, out,
         SCALE=head_dim**-0.5 * LOG2_E, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
-        BLOCK=BLOCK_POSITIONS, num_warps=4, **chained(qkv),
+        BLOCK=block, num_warps=n_warps, **chained(qkv),
     )  # fmt: skip
     return out
 
 
-def reference(qkv: Tensor, keys: Tensor, values: Tensor, row_slots: Tensor, lengths: Tensor) -> Tensor:
+def tile_for(n_programs: int) -> tuple[int, int]:
+    """Positions a block and warps, by trial."""
+    return (32, 1) if n_programs >= MANY_PROGRAMS else (64, 4)
+
+
+def reference(qkv: Tensor, keys: Tensor, values: Tensor, row_slots: Tensor, newest: Tensor) -> Tensor:
     _, n_heads, n_positions, head_dim = keys.shape
-    slots = row_slots.long()
-    newest = lengths[slots].long().clamp(1, n_positions) - 1
+    slots, newest = row_slots.long(), newest.long()
     q, k, v = qkv.view(len(qkv), 3, n_heads, head_dim).unbind(1)
-    keys[slots, :, newest], values[slots, :, newest] = k.to(keys.dtype), v.to(values.dtype)
+    is_open = newest >= 0
+    places = slots[is_open], slice(None), newest[is_open]
+    keys[places], values[places] = k[is_open].to(keys.dtype), v[is_open].to(values.dtype)
     scores = torch.einsum("rhd,rhtd->rht", q.float(), keys[slots].float()) * head_dim**-0.5
-    is_behind = torch.arange(n_positions, device=qkv.device) > newest[:, None]
+    is_behind = torch.arange(n_positions, device=qkv.device) > newest.clamp(min=0)[:, None]
     weights = scores.masked_fill(is_behind[:, None], -torch.inf).softmax(-1)
     seen = values[slots].float().masked_fill(is_behind[:, None, :, None], 0)
     return torch.einsum("rht,rhtd->rhd", weights, seen).flatten(1).to(qkv.dtype)
