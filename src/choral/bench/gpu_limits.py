@@ -72,12 +72,36 @@ def device_ms(action: Callable[[], object], n_times: int = N_TIMES) -> float:
 
 
 def encoder_share(runner: GpuRunner, dims: ModelDims, top: Ceilings) -> Share:
+    measured_ms = device_ms(lambda: runner.hearing.graphs.run(BATCH)) / BATCH
+    return Share(f"encoder, a window of {BATCH}", measured_ms, encoder_limit_ms(dims, top))
+
+
+def encoder_limit_ms(dims: ModelDims, top: Ceilings) -> float:
     n_frames, width, n_layers = dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_layer
     products = 2 * n_frames * (3 * width * dims.n_mels * 2 + 3 * width * width + n_layers * 12 * width * width)
     attention = 4 * n_layers * n_frames**2 * width
-    limit_ms = products / top.product_tflop_s / 1e9 + attention / top.attention_tflop_s / 1e9
-    measured_ms = device_ms(lambda: runner.hearing.graphs.run(BATCH)) / BATCH
-    return Share(f"encoder, a window of {BATCH}", measured_ms, limit_ms)
+    return products / top.product_tflop_s / 1e9 + attention / top.attention_tflop_s / 1e9
+
+
+def step_limit_ms(dims: ModelDims, top: Ceilings, n_rows: int, n_written: int, heard_bytes: int) -> float:
+    """All weights once, and each row's own keys and values, whose numbers have so many bytes."""
+    width, n_layers = dims.n_text_state, dims.n_text_layer
+    weights = (n_layers * 14 * width * width + dims.n_vocab * width) * 2
+    a_row = n_layers * 2 * width * (dims.n_audio_ctx * heard_bytes + n_written * 2)
+    return (weights + n_rows * a_row) / top.copy_tb_s / 1e9
+
+
+def window_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, windows_per_s: float, n_tokens: int) -> Share:
+    """Of a whole window where all slots are taken: heard, its keys and values projected, its tokens decoded."""
+    projected = 2 * dims.n_audio_ctx * dims.n_text_layer * 2 * dims.n_text_state * dims.n_audio_state
+    n_rows = runner.capacity.n_slots
+    step_ms = step_limit_ms(dims, top, n_rows, n_tokens // 2, heard_bytes(runner))
+    limit_ms = encoder_limit_ms(dims, top) + projected / top.product_tflop_s / 1e9 + n_tokens * step_ms / n_rows
+    return Share(f"a window of {n_tokens} tokens, saturated", 1e3 / windows_per_s, limit_ms)
+
+
+def heard_bytes(runner: GpuRunner) -> int:
+    return 1 if runner.compute_type == "fp8" else 2
 
 
 @dataclass(frozen=True)
@@ -86,12 +110,7 @@ class StepShare(Share):
 
 
 def step_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, n_rows: int, n_written: int) -> StepShare:
-    """Of one decoder step: all weights once, and each row's own keys and values."""
-    width, n_layers = dims.n_text_state, dims.n_text_layer
-    weights = (n_layers * 14 * width * width + dims.n_vocab * width) * 2
-    heard_bytes = 1 if runner.compute_type == "fp8" else 2
-    a_row = n_layers * 2 * width * (dims.n_audio_ctx * heard_bytes + n_written * 2)
-    limit_ms = (weights + n_rows * a_row) / top.copy_tb_s / 1e9
+    limit_ms = step_limit_ms(dims, top, n_rows, n_written, heard_bytes(runner))
     numbers = runner.state.numbers
     runner.rows[:, :n_rows] = torch.arange(n_rows, dtype=torch.int32, device=numbers.device)
     # Windows that the host decides on stay where they are, however often the step runs.

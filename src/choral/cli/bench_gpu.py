@@ -46,6 +46,7 @@ class Result:
     loads: Loads
     encoder: Share
     steps: tuple[StepShare, ...]
+    whole: Share
 
 
 def add_gpu(actions: argparse._SubParsersAction[Any]) -> None:
@@ -177,8 +178,8 @@ def words_table(model: str, found: Sequence[Quality]) -> str:
 def measure(shape: str, compute_type: str, device: str, top: Ceilings) -> Result:
     import torch
 
-    from choral.bench.gpu_limits import encoder_share, step_share
-    from choral.bench.gpu_load import LoadMaker
+    from choral.bench.gpu_limits import encoder_share, step_share, window_share
+    from choral.bench.gpu_load import LONG_TOKENS, LoadMaker
     from choral.bench.random_model import random_checkpoint
     from choral.config import EngineSettings
     from choral.engine.engine import Engine
@@ -203,10 +204,11 @@ def measure(shape: str, compute_type: str, device: str, top: Ceilings) -> Result
         loads = LoadMaker(engine, tokenizer).measure(lambda what: message(f"{shape} in {compute_type}: {what}"))
     finally:
         engine.close()
+    whole = window_share(runner, dims, top, loads.windows_per_s, LONG_TOKENS)
     del engine, runner
     gc.collect()
     torch.cuda.empty_cache()
-    return Result(shape, compute_type, start_s, loads, encoder, steps)
+    return Result(shape, compute_type, start_s, loads, encoder, steps, whole)
 
 
 def beside_transformers(shapes: Sequence[str], device: str) -> dict[str, float]:
@@ -256,7 +258,7 @@ def limits_table(top: Ceilings, results: Sequence[Result]) -> str:
     )
     rows = [["", "", "takes", "at its limit", "share"]]
     for result in results:
-        for share in (result.encoder, *result.steps):
+        for share in (result.encoder, *result.steps, result.whole):
             name = f"{result.shape} {result.compute_type}"
             takes, limit = f"{share.measured_ms:.2f} ms", f"{share.limit_ms:.2f} ms"
             rows.append([name, share.name, takes, limit, f"{share.share:.0%}"])
