@@ -21,7 +21,14 @@ ChoralError
 │   ├── QueueFull         6  503   too much is waiting; worth another try
 │   ├── WindowFailed      6  500   this window failed; others are not affected
 │   └── OutOfMemory       6  507   the device has too little memory for the model
-└── MissingDependency     7  500   an optional package is needed and not installed
+├── MissingDependency     7  500   an optional package is needed and not installed
+├── JobError              8  500   a job of the queue gives no result
+│   ├── JobNotFound       8  404   no such job, or its record has run out
+│   ├── JobNotReady       8  409   what was asked for does not fit the state it is in
+│   ├── JobFailed         8  422   it ended without a result; the text says why
+│   ├── JobCancelled      8  410   somebody cancelled it
+│   └── JobTimeout        8  504   it was not done in the time that was given
+└── RedisUnavailable      9  503   Redis cannot be reached, or refuses; worth another try
 
 The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
 """
@@ -119,3 +126,32 @@ class OutOfMemory(EngineError):
 
 class MissingDependency(ChoralError):
     exit_code = 7
+
+
+class JobError(ChoralError):
+    exit_code = 8
+
+
+class JobNotFound(JobError):
+    http_status = 404
+
+
+class JobNotReady(JobError):
+    http_status = 409
+
+
+class JobFailed(JobError):
+    http_status = 422
+
+
+class JobCancelled(JobError):
+    http_status = 410
+
+
+class JobTimeout(JobError):
+    http_status = 504
+
+
+class RedisUnavailable(ChoralError):
+    exit_code = 9
+    http_status = 503

@@ -15,6 +15,7 @@ from choral.errors import UsageError
 
 Task = Literal["transcribe", "translate"]
 Mode = Literal["batched", "sequential"]
+Priority = Literal["interactive", "batch"]  # batch work waits for interactive work, but never for ever
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 

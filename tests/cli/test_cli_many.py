@@ -20,12 +20,11 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.cli.crew import files_at_once
+from choral.audio.stoppable import Stopped, open_until
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import plan_outputs
 from choral.cli.sinks import FileSink
-from choral.cli.stoppable import Stopped, open_until
 from choral.cli.work import Request, Work
 from choral.types import SubtitleOptions, TranscribeOptions
 from terminal_screen import COMMAND
@@ -106,7 +105,7 @@ def test_files_share_the_engine_and_their_texts_are_those_of_each_alone(
     assert Work(model, sink, display, REQUEST, Failures(), most_at_once).run(inputs) == 0
     after = model.stats
     assert [(tmp_path / f"{path.stem}.txt").read_text() for path in clips] == texts
-    assert display.most_at_work == min(most_at_once or files_at_once("cpu"), len(clips))
+    assert display.most_at_work == min(most_at_once or model.requests_at_once, len(clips))
     assert (after.rows - before.rows > after.steps - before.steps) is (most_at_once != 1)
 
 

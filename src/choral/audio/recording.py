@@ -93,6 +93,10 @@ class Recording:
         for start in range(0, self.n_samples, size):
             yield self.samples(start, start + size)
 
+    def read_through(self, wrap: Callable[[Samples], Samples]) -> None:
+        """From now on samples are read from what `wrap` makes of the store they lie in."""
+        self._samples = wrap(self._samples)
+
     def close(self) -> None:
         """Gives up the samples; also happens by itself when the recording is forgotten."""
         self._finalizer()

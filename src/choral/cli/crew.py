@@ -19,8 +19,6 @@ from choral.types import Segment, TranscribeOptions, Transcript
 if TYPE_CHECKING:
     from choral.api import Model
 
-# About as many as the engine has places for, so that long files, which are one window after another, fill it.
-FILES_AT_ONCE = {"cpu": 16, "cuda": 64}
 GRACE_S = 2.0  # for threads to end; one that waits for a pipe or a server may never
 
 
@@ -50,10 +48,6 @@ class Failed:
 
 
 Report = Heard | Moved | Finished | Failed
-
-
-def files_at_once(device: str) -> int:
-    return sum(FILES_AT_ONCE[name.partition(":")[0]] for name in device.split(", "))
 
 
 class Crew:
@@ -98,7 +92,7 @@ class Crew:
 
     def _transcribe(self, item: Input) -> Transcript:
         from choral.audio.recording import MAX_MEMORY_S
-        from choral.cli.stoppable import open_until
+        from choral.audio.stoppable import open_until
 
         with open_until(self._wanted_no_more, item.audio, max_memory_s=MAX_MEMORY_S / self._size) as recording:
             return self._model.transcribe(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choral.cli.crew import Crew, Failed, Finished, Heard, Moved, Report, files_at_once
+from choral.cli.crew import Crew, Failed, Finished, Heard, Moved, Report
 from choral.cli.failures import Failure, Failures
 from choral.cli.inputs import Input
 from choral.cli.interrupts import interrupt_code
@@ -65,7 +65,7 @@ class Work:
     def run(self, inputs: Sequence[Input]) -> int:
         """The exit code of the run. Where it ends early, the model is closed."""
         started_s = time.monotonic()
-        size = min(len(inputs), self.most_at_once or files_at_once(self.model.device))
+        size = min(len(inputs), self.most_at_once or self.model.requests_at_once)
         crew = Crew(self.model, self.request.options, size)
         try:
             self._go_through(inputs, crew, size)

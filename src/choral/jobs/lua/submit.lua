@@ -1,0 +1,22 @@
+-- ARGV: id, request, priority, callback, keep_s, audio, blob, queue_limit
+-- Returns new, known (the same id was submitted before: nothing is done) or full.
+local id, job = ARGV[1], job_key(ARGV[1])
+if redis.call('EXISTS', job) == 1 then
+  return 'known'
+end
+if redis.call('XLEN', queue_key(ARGV[3])) >= tonumber(ARGV[8]) then
+  return 'full'
+end
+redis.call('HSET', job, 'request', ARGV[2], 'priority', ARGV[3], 'keep_s', ARGV[5], 'created_at', now, 'round', 1)
+if ARGV[4] ~= '' then
+  redis.call('HSET', job, 'callback', ARGV[4])
+end
+if ARGV[6] ~= '' then
+  redis.call('HSET', job, 'audio', ARGV[6])
+end
+if ARGV[7] ~= '' then
+  redis.call('HSET', job, 'blob', ARGV[7])
+end
+redis.call('ZADD', index_key, now, id)
+enter_queue(id)
+return 'new'
