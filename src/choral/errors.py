@@ -5,6 +5,7 @@ ChoralError
 ├── AudioError            3  400   this audio cannot be transcribed
 │   ├── AudioNotFound     3  404   no such file, folder without audio, URL that answers 404
 │   ├── AudioDenied       3  403   it exists and may not be read
+│   ├── AudioRefused      3  403   its address or path is one that this service does not read from
 │   ├── AudioEmpty        3  400   there is not one sample in it
 │   ├── NotAudio          3  415   no decoder knows it, or it is damaged beyond use
 │   ├── NoAudioTrack      3  400   a video without sound
@@ -31,6 +32,7 @@ ChoralError
 └── RedisUnavailable      9  503   Redis cannot be reached, or refuses; worth another try
 
 The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
+`is_worth_another_try` tells a failure that may pass, of a network, a disk or an engine, from one that stays.
 """
 
 
@@ -39,6 +41,7 @@ class ChoralError(Exception):
 
     exit_code = 1
     http_status = 500
+    is_worth_another_try = False
 
 
 class UsageError(ChoralError):
@@ -56,6 +59,10 @@ class AudioNotFound(AudioError):
 
 
 class AudioDenied(AudioError):
+    http_status = 403
+
+
+class AudioRefused(AudioError):
     http_status = 403
 
 
@@ -81,6 +88,12 @@ class AudioTooLarge(AudioError):
 
 class FetchFailed(AudioError):
     http_status = 502
+    is_worth_another_try = True
+
+    def __init__(self, text: str, *, is_final: bool = False) -> None:
+        super().__init__(text)
+        if is_final:  # the server understood, and said no
+            self.is_worth_another_try = False
 
 
 class ModelError(ChoralError):
@@ -97,15 +110,18 @@ class ModelCorrupt(ModelError):
 
 class DownloadFailed(ModelError):
     http_status = 502
+    is_worth_another_try = True
 
 
 class StorageError(ChoralError):
     exit_code = 5
     http_status = 507
+    is_worth_another_try = True
 
 
 class EngineError(ChoralError):
     exit_code = 6
+    is_worth_another_try = True
 
 
 class EngineClosed(EngineError):
