@@ -171,3 +171,4 @@ class JobTimeout(JobError):
 class RedisUnavailable(ChoralError):
     exit_code = 9
     http_status = 503
+    is_worth_another_try = True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any, TypeAlias
 from urllib.parse import urlsplit
 
 from choral.errors import MissingDependency, RedisUnavailable, UsageError
@@ -21,7 +22,8 @@ try:
 except ImportError as missing:
     raise MissingDependency("jobs need the package redis: pip install 'choral[jobs]'") from missing
 
-Redis = redis.asyncio.Redis
+# The library types its answers anew with every version; here each is read into a type of our own at once.
+Redis: TypeAlias = Any
 ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
@@ -36,7 +38,7 @@ def connect(url: str) -> Redis:
             "the address of Redis must begin with redis://, rediss:// or unix://, as in redis://localhost:6379/0"
         )
     try:
-        return Redis.from_url(
+        return redis.asyncio.Redis.from_url(
             url,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             socket_timeout=ANSWER_TIMEOUT_S,
@@ -70,7 +72,7 @@ def reason(error: redis.RedisError) -> str:
     """What Redis does or does not, as the end of a sentence."""
     text = str(error)
     match error:
-        case redis.AuthenticationError() | redis.NoPermissionError():
+        case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
             return f"does not let us in ({text}): check the user and password in the address, or in {ENVIRONMENT}"
         case redis.ReadOnlyError():
             return "is a replica that may not be written: give the address of the primary, or wait for the fail-over"

@@ -79,8 +79,25 @@ class JobRecord:
 
 
 FIELDS = (
-    "request", "state", "created_at", "queued_at", "started_at", "ended_at", "due_at", "attempts", "crashes", "worker",
-    "phase", "done_s", "duration_s", "timings", "error", "error_kind", "cancel", "webhook", "webhook_attempts",
+    "request",
+    "state",
+    "created_at",
+    "queued_at",
+    "started_at",
+    "ended_at",
+    "due_at",
+    "attempts",
+    "crashes",
+    "worker",
+    "phase",
+    "done_s",
+    "duration_s",
+    "timings",
+    "error",
+    "error_kind",
+    "cancel",
+    "webhook",
+    "webhook_attempts",
 )  # fmt: skip  (all that is read: small audio lies in the hash too)
 
 

@@ -26,9 +26,9 @@ class Script:
 
     async def run(self, redis: Redis, prefix: str, *arguments: str | bytes | float) -> Any:
         try:
-            return await redis.evalsha(self.sha, 1, prefix, *arguments)  # type: ignore[misc]
+            return await redis.evalsha(self.sha, 1, prefix, *arguments)
         except NoScriptError:
-            return await redis.eval(self.text, 1, prefix, *arguments)  # type: ignore[misc]
+            return await redis.eval(self.text, 1, prefix, *arguments)
 
 
 def load(name: str) -> Script:

@@ -5,9 +5,7 @@ Everything raises the Redis library's own errors; the client and the worker deci
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -19,6 +17,7 @@ from choral.jobs.keys import GROUP, Keys
 from choral.jobs.record import FIELDS, JobRecord, read_record
 from choral.jobs.request import JobRequest
 from choral.jobs.scripts import Script
+from choral.jobs.status import WorkerStatus
 from choral.types import Priority
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
@@ -29,7 +28,7 @@ PIECE_BYTES = 4 * 2**20  # of a blob, in one command
 class QueueCounts:
     """How much there is of what."""
 
-    waiting: dict[str, int]  # by priority: in the queue, with no worker yet
+    waiting: dict[Priority, int]  # by priority: in the queue, with no worker yet
     held: int  # with a worker, dead or alive
     delayed: int
     webhooks: int
@@ -69,7 +68,7 @@ class Store:
     async def write_blob(self, name: str, pieces: AsyncIterator[bytes], keep_s: int) -> None:
         key = self.keys.blob(name)
         async for piece in pieces:
-            await self.redis.append(key, piece)  # type: ignore[arg-type]  # bytes are text to Redis
+            await self.redis.append(key, piece)
             await self.redis.expire(key, keep_s)
 
     async def drop_blob(self, name: str) -> None:
@@ -79,7 +78,7 @@ class Store:
         """Its pieces; none where it has run out."""
         offset = 0
         while piece := await self.redis.getrange(self.keys.blob(name), offset, offset + PIECE_BYTES - 1):
-            yield piece  # type: ignore[misc]  # bytes, since nothing is decoded
+            yield piece
             offset += len(piece)
 
     async def cancel(self, job_id: str) -> str | None:
@@ -101,7 +100,8 @@ class Store:
             return [read_record(values) for values in await pipe.execute()]
 
     async def result(self, job_id: str) -> bytes | None:
-        return await self.redis.get(self.keys.result(job_id))
+        stored: bytes | None = await self.redis.get(self.keys.result(job_id))
+        return stored
 
     async def newest(self, limit: int, *, only_dead: bool = False) -> list[JobRecord]:
         """Records, the newest first; those that have run out are not there any more."""
@@ -140,19 +140,19 @@ class Store:
                 raise
             return 0  # no worker was ever here
 
-    async def workers(self) -> list[dict[str, Any]]:
+    async def workers(self) -> list[WorkerStatus]:
+        """Those that were heard of lately."""
         names = await self.redis.zrange(self.keys.single("workers"), 0, -1)
         told = [await self.redis.get(self.keys.worker(name.decode())) for name in names]
-        return [json.loads(each) for each in told if each]
+        return [WorkerStatus.from_json(each) for each in told if each]
 
     async def make_groups(self) -> None:
         for priority in PRIORITIES:
-            with suppress_known_group():
+            try:
                 await self.redis.xgroup_create(self.keys.queue(priority), GROUP, id="0", mkstream=True)
-
-
-def suppress_known_group() -> suppress:
-    return suppress(library.ResponseError)
+            except library.ResponseError as error:
+                if "BUSYGROUP" not in str(error):  # it is there already
+                    raise
 
 
 def _text(answer: bytes | None) -> str | None:

@@ -29,12 +29,10 @@ def from_json(text: str | bytes) -> Transcript:
 
 
 def _segment(fields: dict[str, Any]) -> Segment:
-    words = fields.pop("words")
-    return Segment(
-        **{name: math.nan if value is None else value for name, value in fields.items() if name != "tokens"},
-        tokens=tuple(fields["tokens"]),
-        words=None if words is None else tuple(Word(**word) for word in words),
-    )
+    words, tokens = fields.pop("words"), fields.pop("tokens")
+    others: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
+    own_words = None if words is None else tuple(Word(**word) for word in words)
+    return Segment(**others, tokens=tuple(tokens), words=own_words)
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,67 @@
+"""Redis may go away: a worker then waits and asks again, and nothing that it has done is lost.
+
+One line is logged when Redis goes and one when it is back, whoever notices. A queue that was lost is made anew, and a
+connection to what has become a replica is given up for a new one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import redis
+
+from choral.jobs.backoff import backoff_s
+from choral.jobs.connection import reason
+from choral.jobs.ledger import Ledger
+
+log = logging.getLogger("choral.jobs")
+Answer = TypeVar("Answer")
+FIRST_PAUSE_S = 0.2
+LONGEST_PAUSE_S = 5.0
+
+
+class Steady:
+    def __init__(self, ledger: Ledger, shown: str) -> None:
+        self._ledger, self._shown = ledger, shown
+        self._away_since_s: float | None = None
+        self.steady_since_s = time.monotonic()  # what others said before this may not have been heard
+
+    async def through(self, action: Callable[[], Awaitable[Answer]]) -> Answer:
+        """What the action gives, however long Redis takes to let it."""
+        for n_failures in itertools.count(1):
+            try:
+                answer = await action()
+            except redis.RedisError as error:
+                self._tell_away(error)
+                await self._mend(error)
+                await asyncio.sleep(backoff_s(n_failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
+            else:
+                self._tell_back()
+                return answer
+        raise AssertionError("counting has no end")
+
+    async def _mend(self, error: redis.RedisError) -> None:
+        try:
+            if isinstance(error, redis.ReadOnlyError):
+                await self._ledger.store.redis.connection_pool.disconnect()
+            elif "NOGROUP" in str(error):
+                n_jobs = await self._ledger.repair()
+                log.warning("the queue was lost and is made anew; jobs put back into it: %d", n_jobs)
+        except redis.RedisError:
+            return  # the next try of the action meets the same, and is told
+
+    def _tell_away(self, error: redis.RedisError) -> None:
+        if self._away_since_s is None:
+            self._away_since_s = time.monotonic()
+            log.warning("Redis at %s %s; trying again until it answers", self._shown, reason(error))
+
+    def _tell_back(self) -> None:
+        if self._away_since_s is not None:
+            self.steady_since_s = time.monotonic()
+            log.info("Redis is back after %.1f s", self.steady_since_s - self._away_since_s)
+            self._away_since_s = None
