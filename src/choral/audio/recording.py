@@ -55,7 +55,7 @@ class Recording:
         writer = SampleWriter(int(max_memory_s * SAMPLE_RATE))
         try:
             with open_source(audio) as source:
-                warnings = _decode(source, writer, on_progress, max_duration_s)
+                warnings = decode_into(writer, source, max_duration_s, on_progress)
             peak = writer.peak / S16_SCALE
             return cls(writer.finish(), n_samples=writer.n_samples, peak=peak, name=source.name, warnings=warnings)
         except BaseException:
@@ -110,9 +110,10 @@ class Recording:
         self.close()
 
 
-def _decode(
-    source: Source, writer: SampleWriter, on_progress: OnProgress | None, max_duration_s: float
+def decode_into(
+    writer: SampleWriter, source: Source, max_duration_s: float, on_progress: OnProgress | None = None
 ) -> tuple[str, ...]:
+    """All samples of the source go to the writer; what comes back are the warnings."""
     from choral.audio.decode import Decoder
 
     decoder = Decoder(source)
