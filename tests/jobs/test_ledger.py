@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 import redis as library
 
-from choral.bench.redis_server import RedisServer
+from choral.bench.redis_server import RedisServer, free_port
 from choral.errors import FetchFailed, NotAudio
 from choral.jobs import transcripts
 from choral.jobs.connection import connect
@@ -78,10 +78,12 @@ Play = Callable[[Callable[[Scene], Awaitable[None]]], None]
 
 @pytest.fixture(scope="module")
 def cluster(redis_program: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
-    with RedisServer(tmp_path_factory.mktemp("cluster"), "--cluster-enabled", "yes") as server:
+    with RedisServer(
+        tmp_path_factory.mktemp("cluster"), "--cluster-enabled", "yes", "--cluster-port", str(free_port())
+    ) as server:
         with library.Redis.from_url(server.url) as plain:
             plain.execute_command("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-            while plain.execute_command("CLUSTER", "INFO")["cluster_state"] != "ok":
+            while b"cluster_state:ok" not in plain.execute_command("CLUSTER", "INFO"):
                 time.sleep(0.02)
         yield server
 
@@ -129,7 +131,13 @@ def test_a_job_comes_back_as_it_was_sent_and_its_transcript_too(play: Play) -> N
 
 def test_the_same_id_is_submitted_once_and_a_full_queue_refuses(play: Play) -> None:
     async def acts(scene: Scene) -> None:
-        assert [await scene.submit(name) for name in ("a", "a", "b", "c", "d")] == ["new", "known", "new", "new", "full"]
+        assert [await scene.submit(name) for name in ("a", "a", "b", "c", "d")] == [
+            "new",
+            "known",
+            "new",
+            "new",
+            "full",
+        ]
         assert await scene.n_entries() == 3
         assert await scene.submit("e", "batch") == "new"  # a queue of its own
 

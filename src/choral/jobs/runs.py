@@ -19,7 +19,7 @@ from choral.jobs.batches import Batch, Batches
 from choral.jobs.held import HeldJob, Unwanted
 from choral.jobs.steady import Steady
 from choral.jobs.store import Store
-from choral.jobs.threads import in_thread
+from choral.jobs.tasks import in_thread
 from choral.types import Transcript
 
 if TYPE_CHECKING:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 
 import redis
 
 from choral.jobs.store import Store
+from choral.jobs.tasks import end_tasks
 
 BLOCK_S = 5.0
 PAUSE_S = 1.0  # after a failure
@@ -41,9 +42,7 @@ class Watch:
     async def close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            reader.cancel()
-            with suppress(asyncio.CancelledError):
-                await reader
+            await end_tasks([reader])
 
     async def _read(self) -> None:
         last: str | None = None

@@ -24,7 +24,7 @@ from choral.jobs.metrics import Metrics
 from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.jobs.settings import WorkerSettings
 from choral.jobs.steady import Steady
-from choral.jobs.threads import in_thread
+from choral.jobs.tasks import in_thread
 from choral.remote.guard import Guard
 from choral.remote.lifeline import Lifeline
 from choral.remote.transport import ForbiddenError, RefusedError, UnreachableError, open_url

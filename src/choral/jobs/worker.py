@@ -28,6 +28,7 @@ from choral.jobs.runs import GivenUp, Outcome, Runs
 from choral.jobs.settings import WorkerSettings
 from choral.jobs.steady import Steady
 from choral.jobs.store import Store
+from choral.jobs.tasks import end_tasks
 from choral.jobs.telling import Telling
 from choral.jobs.webhooks import Webhooks
 from choral.remote.guard import Guard
@@ -89,8 +90,7 @@ class Worker:
             always = [group.create_task(self._pulse.run()), group.create_task(self._webhooks.run())]
             await self._take_on(group, is_burst=is_burst)
             await self._drain()
-            for task in [*always, *self._tasks]:
-                task.cancel()
+            await end_tasks([*always, *self._tasks])
         await self._say_goodbye()
         if self._failure is not None:
             raise self._failure
@@ -122,8 +122,7 @@ class Worker:
             await asyncio.wait({taking}, timeout=2 * TAKE_WAIT_S)
             return taking.result() if taking.done() else []
         finally:
-            taking.cancel()
-            stopping.cancel()
+            await end_tasks([taking, stopping])
 
     async def _is_all_done(self) -> bool:
         counts = await self._steady.through(self._store.counts)

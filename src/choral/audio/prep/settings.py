@@ -7,22 +7,27 @@ from dataclasses import dataclass
 
 from choral.checks import check_fields
 from choral.errors import UsageError
+from choral.types import option
 
 MiB, GiB = 2**20, 2**30
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrepSettings:
-    processes: int = 0  # that decode; 0: as many as the machine has cores
-    fetches: int = 32  # downloads at once
-    memory_bytes: int = 512 * MiB  # prepared sound in memory, waiting or in use; the rest stays on disk
-    max_bytes: int = 2 * GiB  # of a file
-    max_audio_s: float = 24 * 3_600.0  # of sound
-    fetch_timeout_s: float = 600.0  # for a whole download
-    stall_timeout_s: float = 30.0  # without a byte
-    decode_timeout_s: float = 600.0  # for a whole file
-    roots: tuple[str, ...] = ()  # folders below which paths may be read; none: no paths
-    allowed_hosts: tuple[str, ...] = ()  # that may be fetched from, though they are not public
+    processes: int = option(0, "processes that decode; 0: as many as the machine has cores")
+    fetches: int = option(32, "downloads at once")
+    memory_bytes: int = option(512 * MiB, "prepared sound in memory; the rest stays on disk", metavar="BYTES")
+    max_bytes: int = option(2 * GiB, "largest file that is taken", metavar="BYTES")
+    max_audio_s: float = option(24 * 3_600.0, "longest sound that is taken", metavar="SECONDS")
+    fetch_timeout_s: float = option(600.0, "longest that a whole download may take", metavar="SECONDS")
+    stall_timeout_s: float = option(30.0, "longest that a download may stand still", metavar="SECONDS")
+    decode_timeout_s: float = option(600.0, "longest that decoding a file may take", metavar="SECONDS")
+    roots: tuple[str, ...] = option(
+        (), "folders below which paths may be read, separated by commas", metavar="FOLDER,…"
+    )
+    allowed_hosts: tuple[str, ...] = option(
+        (), "hosts and networks that may be asked though they are not public, separated by commas", metavar="HOST,…"
+    )
 
     def __post_init__(self) -> None:
         check_fields(self)

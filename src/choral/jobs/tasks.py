@@ -1,22 +1,33 @@
-"""Work that blocks, on a thread of its own, awaited. A program that ends does not wait for it."""
+"""Tasks and threads that end when they are told to."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
+INSIST_EVERY_S = 0.5
+
+
+async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+    """Cancels them until they have ended: before Python 3.12 a cancel that meets the end of a wait is forgotten."""
+    pending = set(tasks)
+    while pending:
+        for task in pending:
+            task.cancel()
+        _, pending = await asyncio.wait(pending, timeout=INSIST_EVERY_S)
 
 
 async def in_thread(work: Callable[[], Answer], name: str) -> Answer:
+    """Work that blocks, on a thread of its own; a program that ends does not wait for it."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Answer] = loop.create_future()
 
     def settle(settle_answer: Callable[[Any], None], value: Any) -> None:
-        if not answer.done():  # nobody waits any more
+        if not answer.done():  # somebody still waits
             settle_answer(value)
 
     def run() -> None:
