@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from choral.cli.inputs import Input
 from choral.types import Segment, TranscribeOptions, Transcript
@@ -50,11 +50,27 @@ class Failed:
 Report = Heard | Moved | Finished | Failed
 
 
+class AnyCrew(Protocol):
+    """Whoever works on inputs and reports: threads of this process, or workers anywhere."""
+
+    size: int  # inputs at work at once
+
+    def begin(self, item: Input) -> None: ...
+
+    def next_report(self) -> Report: ...
+
+    def reports_so_far(self) -> Iterator[Report]:
+        """Those that are there already, without waiting."""
+        ...
+
+    def stop(self) -> None: ...
+
+
 class Crew:
     """As many as there may be: their recordings together take no more memory than one alone may."""
 
     def __init__(self, model: Model, options: TranscribeOptions, size: int) -> None:
-        self._model, self._options, self._size = model, options, size
+        self._model, self._options, self.size = model, options, size
         self._reports: SimpleQueue[Report] = SimpleQueue()
         self._wanted_no_more = threading.Event()
         self._threads: set[threading.Thread] = set()
@@ -94,7 +110,7 @@ class Crew:
         from choral.audio.recording import MAX_MEMORY_S
         from choral.audio.stoppable import open_until
 
-        with open_until(self._wanted_no_more, item.audio, max_memory_s=MAX_MEMORY_S / self._size) as recording:
+        with open_until(self._wanted_no_more, item.audio, max_memory_s=MAX_MEMORY_S / self.size) as recording:
             return self._model.transcribe(
                 recording,
                 self._options,
