@@ -253,3 +253,11 @@ def test_lower_precision_hears_the_same(compute_type: str, tiny_en_pt: Path, jfk
     with choral.load(tiny_en_pt, device="cpu", compute_type=compute_type) as model:
         words = model.transcribe(jfk).text.lower().replace(",", "").replace(".", "").split()
     assert words[:5] == ["and", "so", "my", "fellow", "americans"]
+
+
+def test_quiet_speech_at_a_usual_loudness(model: choral.Model, jfk: Path) -> None:
+    with choral.Recording.open(jfk) as recording:
+        quiet = recording.samples(0, recording.n_samples) * np.float32(0.01)
+    for kind in ("ebu", "rms"):
+        for mode in ("sequential", "batched"):
+            assert model.transcribe(quiet, loudness=kind, mode=mode).text == SENTENCE
