@@ -18,7 +18,7 @@ import choral
 from choral.engine.window import Decode, Window
 from choral.errors import EngineClosed, ModelNotFound, UsageError
 from choral.longform.cuts import cut, n_mel_frames
-from choral.types import Loudness
+from choral.types import Loudness, Mode
 
 SENTENCE = " And so my fellow Americans ask not what your country can do for you ask what you can do for your country"
 
@@ -256,13 +256,12 @@ def test_lower_precision_hears_the_same(compute_type: str, tiny_en_pt: Path, jfk
     assert words[:5] == ["and", "so", "my", "fellow", "americans"]
 
 
-@pytest.mark.parametrize("kind", ["ebu", "rms"])
+@pytest.mark.parametrize(("kind", "mode"), [("ebu", "batched"), ("rms", "sequential")])
 def test_how_loud_it_was_recorded_does_not_matter_at_a_set_loudness(
-    model: choral.Model, jfk: Path, kind: Loudness
+    model: choral.Model, jfk: Path, kind: Loudness, mode: Mode
 ) -> None:
     with choral.Recording.open(jfk) as recording:
         loud = recording.samples(0, recording.n_samples)
-    for mode in ("sequential", "batched"):
-        texts = {model.transcribe(loud * np.float32(gain), loudness=kind, mode=mode).text for gain in (1, 0.1, 0.01)}
-        assert len(texts) == 1
-        assert texts.pop().rstrip(".") == SENTENCE
+    text = model.transcribe(loud, loudness=kind, mode=mode).text
+    assert text.rstrip(".") == SENTENCE
+    assert model.transcribe(loud * np.float32(0.01), loudness=kind, mode=mode).text == text
