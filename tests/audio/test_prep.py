@@ -106,7 +106,7 @@ def test_samples_are_those_of_recording_open(pool: PrepPool, tones: Sound, tmp_p
                     assert recording.is_silent == expected.is_silent
                     assert recording.warnings == expected.warnings
                     assert prepared.decode_s > 0
-    assert pool.backlog == EMPTY
+    wait_until(lambda: pool.backlog == EMPTY)
 
 
 def test_warnings_and_names_are_those_of_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
@@ -173,7 +173,7 @@ def test_a_file_that_ends_its_decoder_fails_alone(
             with pytest.raises(NotAudio, match=CRASHES[name]) as caught:
                 future.result(20)
             assert not caught.value.is_worth_another_try
-    assert pool.backlog == EMPTY
+    wait_until(lambda: pool.backlog == EMPTY)
 
 
 def test_a_process_that_someone_kills_is_replaced_and_its_file_decoded(
@@ -294,7 +294,7 @@ def test_memory_is_bounded_and_the_rest_is_read_from_disk(make_pool: Callable[..
     for recording in every:
         recording.close()
         recording.close()
-    assert pool.backlog == EMPTY
+    wait_until(lambda: pool.backlog == EMPTY)
     long.close()
     assert pool.submit(wav(sound)).result(20).recording.duration == 1.875  # forgotten, and so given back
     gc.collect()
@@ -352,7 +352,7 @@ def test_cancelling_wherever_a_job_is(
     good.result(20).recording.close()
     pool.submit(server.add("/b.wav", wav(tones))).result(20).recording.close()  # the only thread for downloads is free
     assert time.monotonic() - start_s < 5
-    assert pool.backlog == EMPTY
+    wait_until(lambda: pool.backlog == EMPTY)
 
 
 def test_cancelling_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
@@ -365,7 +365,7 @@ def test_cancelling_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -
         (await asyncio.wrap_future(pool.submit(wav(tones)))).recording.close()
 
     asyncio.run(run())
-    assert pool.backlog == EMPTY
+    wait_until(lambda: pool.backlog == EMPTY)
 
 
 def test_closing_ends_everything_at_once(

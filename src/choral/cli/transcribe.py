@@ -49,6 +49,7 @@ kinds of failure
 FLAGS: dict[str, tuple[str, ...]] = {
     "language and task": ("language", "task"),
     "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "clip_timestamps"),
+    "loudness": ("loudness", "loudness_target"),
     "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations"),
     "prompts": (
         "initial_prompt",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from choral.audio.prep.settings import PrepSettings
     from choral.jobs.settings import WorkerSettings
 
+CACHE_BYTES = 256 * 2**20  # jobs rarely come twice with the same audio: what lies longer is only memory
 SECRET = "CHORAL_WEBHOOK_SECRET"
 DESCRIPTION = """\
 Take jobs from Redis and transcribe them, until told to stop. Start as many as you like, on as many
@@ -95,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_logs(arguments.log_format, name, is_quiet=arguments.quiet)
     secret = read_secret(arguments.webhook_secret_file)
     asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
-    with closing(load_model(arguments)) as model:
+    with closing(load_model(arguments, cache_bytes=CACHE_BYTES)) as model:
         asyncio.run(work(arguments, name, model, prep, settings, secret))
     return 0
 

@@ -86,17 +86,21 @@ class Runs:
         return transcript
 
     async def _prepared(self, job: HeldJob) -> Prepared:
-        if job.request.audio.kind != "blob":
-            place = job.audio if job.request.audio.kind == "inline" else job.request.audio.place
-            job.audio = b""
-            prepared = await unless_unwanted(job, asyncio.wrap_future(self._prep.submit(place)))
-        else:
+        audio = job.request.audio
+        if audio.kind == "blob":
             async with self._blob_room:
                 blob = await unless_unwanted(job, self._steady.through(lambda: self._blob(job)))
-                prepared = await unless_unwanted(job, asyncio.wrap_future(self._prep.submit(blob)))
+                prepared = await self._decoded(job, blob)
+        else:
+            inline, job.audio = job.audio, b""
+            prepared = await self._decoded(job, inline if audio.kind == "inline" else audio.place)
         job.fetch_s, job.decode_s = prepared.fetch_s, prepared.decode_s
         job.duration_s = prepared.recording.duration
         return prepared
+
+    async def _decoded(self, job: HeldJob, audio: str | bytes) -> Prepared:
+        future = self._prep.submit(audio, loudness=job.request.options.loudness)
+        return await unless_unwanted(job, asyncio.wrap_future(future))
 
     async def _blob(self, job: HeldJob) -> bytes:
         data = b"".join([piece async for piece in self._store.read_blob(job.request.audio.place)])

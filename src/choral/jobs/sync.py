@@ -56,6 +56,9 @@ class Client:
     def show(self, job_id: str) -> JobRecord:
         return self._do(self._client.show(job_id))
 
+    def show_all(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
+        return self._do(self._client.show_all(job_ids))
+
     def result(self, job_id: str) -> Transcript:
         return self._do(self._client.result(job_id))
 

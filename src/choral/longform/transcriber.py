@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
+from choral.audio.loudness import at_loudness
 from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
@@ -47,6 +48,8 @@ class Transcriber:
         """Checks the options against the model; the work is done as the transcription is iterated."""
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
+        if options.loudness != "off":
+            recording = at_loudness(recording, options.loudness, options.loudness_target)
         return Transcription(self, recording, options, on_progress, Caller(priority))
 
 

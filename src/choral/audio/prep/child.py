@@ -18,8 +18,10 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from choral.audio.constants import S16_SCALE
+from choral.audio.loudness import level_of
 from choral.audio.prep.messages import Answer, Order, receive_order, send_answer
-from choral.audio.recording import decode_into
+from choral.audio.recording import Recording, decode_into
 from choral.audio.samples import SampleWriter
 from choral.audio.source import Source, source_of
 from choral.errors import ChoralError, NotAudio
@@ -51,12 +53,15 @@ def run(decode: Decode, order: Order, audio: int, samples: int) -> Answer:
         try:
             source = source_of(file, order.name, suffix=order.suffix, is_ours=True)
             warnings = decode(writer, source, order.max_audio_s)
-            writer.finish()
+            recording = Recording(
+                writer.finish(), n_samples=writer.n_samples, peak=writer.peak / S16_SCALE, name=order.name
+            )
+            level_db = level_of(recording, order.loudness) if order.loudness else 0.0
         except (ChoralError, MemoryError) as error:
             with contextlib.suppress(OSError):  # a full disk has been told already
                 output.close()
             return Answer.of_error(error if isinstance(error, ChoralError) else _too_hungry(order.name))
-        return Answer(writer.n_samples, writer.peak, warnings, time.perf_counter() - start_s)
+        return Answer(writer.n_samples, recording.peak, warnings, level_db, time.perf_counter() - start_s)
 
 
 def _too_hungry(name: str) -> NotAudio:

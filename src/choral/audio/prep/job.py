@@ -13,6 +13,7 @@ from typing import Literal
 from choral.audio.prep.process import DecodeProcess
 from choral.audio.recording import Recording
 from choral.remote.lifeline import Lifeline
+from choral.types import LoudnessKind
 
 AudioPlace = str | os.PathLike[str] | bytes  # an address or a path, or the audio itself
 Phase = Literal["waiting", "fetching", "fetched", "decoding"]
@@ -28,8 +29,8 @@ class Prepared:
 
 
 class Job:
-    def __init__(self, audio: AudioPlace) -> None:
-        self.audio = audio
+    def __init__(self, audio: AudioPlace, loudness: LoudnessKind | None) -> None:
+        self.audio, self.loudness = audio, loudness
         # Not set running before it is done, so that it can be cancelled until then.
         self.future: Future[Prepared] = Future()
         self.phase: Phase = "waiting"

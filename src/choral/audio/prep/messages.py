@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass
 
 from choral import errors
+from choral.types import LoudnessKind
 
 _LENGTH_BYTES = 4
 _MAX_ANSWER_BYTES = 2**20  # a decoder gone mad may say anything
@@ -23,6 +24,7 @@ class Order:
     name: str
     suffix: str
     max_audio_s: float
+    loudness: LoudnessKind | None  # to be measured too
 
 
 @dataclass(frozen=True)
@@ -30,8 +32,9 @@ class Answer:
     """Of samples that lie in the file, or of an error by the name of its class."""
 
     n_samples: int = 0
-    peak: int = 0
+    peak: float = 0.0  # full scale is 1
     warnings: tuple[str, ...] = ()
+    level_db: float = 0.0  # where it was asked for
     decode_s: float = 0.0
     error: str = ""
     text: str = ""

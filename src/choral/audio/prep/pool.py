@@ -15,7 +15,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 
-from choral.audio.constants import S16_SCALE
 from choral.audio.fetch import fetch
 from choral.audio.prep.child import Decode, decode_plainly, name_of
 from choral.audio.prep.crew import Crew
@@ -31,6 +30,7 @@ from choral.audio.source import Source, require_http, scheme_of, suffix_of_url
 from choral.errors import NotAudio
 from choral.remote.guard import Guard
 from choral.remote.transport import shown
+from choral.types import Loudness
 
 __all__ = ["AudioPlace", "Backlog", "PrepPool", "Prepared"]
 
@@ -62,11 +62,12 @@ class PrepPool:
         self._jobs: set[Job] = set()
         self._is_closed = False
 
-    def submit(self, audio: AudioPlace) -> Future[Prepared]:
+    def submit(self, audio: AudioPlace, *, loudness: Loudness = "off") -> Future[Prepared]:
+        """With `loudness` it is measured too, so that transcribing with that option finds it done."""
         scheme = scheme_of(audio)
         if scheme is not None:
             require_http(str(audio), scheme)
-        job = Job(audio)
+        job = Job(audio, None if loudness == "off" else loudness)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the prep pool is closed")
@@ -144,17 +145,19 @@ class PrepPool:
             recording = Recording(
                 self._room.settle(output, answer.n_samples),
                 n_samples=answer.n_samples,
-                peak=answer.peak / S16_SCALE,
+                peak=answer.peak,
                 name=source.name,
                 warnings=answer.warnings,
             )
         except BaseException:
             output.close()
             raise
+        if job.loudness is not None:
+            recording.levels_db[job.loudness] = answer.level_db
         return Prepared(recording, fetch_s, answer.decode_s)
 
     def _answer(self, job: Job, source: Source, output: int) -> Answer:
-        order = Order(source.name, source.suffix, self.settings.max_audio_s)
+        order = Order(source.name, source.suffix, self.settings.max_audio_s, job.loudness)
         limit_s = self.settings.decode_timeout_s
         n_kills = 0
         while True:
