@@ -64,7 +64,7 @@ class Tally:
 
 
 def measure(
-    plan: Plan, paths: Sequence[Path], model: Model, model_name: str, folder: Path, tell: Callable[[str], None]
+    plan: Plan, paths: Sequence[Path], model: Model, machine: Sequence[str], folder: Path, tell: Callable[[str], None]
 ) -> Tally:
     tell(f"transcribing {len(paths)} files, to compare with")
     expected = {path: model.transcribe(path) for path in paths}
@@ -73,7 +73,7 @@ def measure(
         redis = stack.enter_context(RedisServer(folder))
         web = stack.enter_context(WebEnd(SECRET))
         client = stack.enter_context(Client(redis.url))
-        crew = stack.enter_context(WorkerCrew(redis.url, model_name, paths, plan, web))
+        crew = stack.enter_context(WorkerCrew(redis.url, machine, paths, plan, web))
         jobs = {submit(client, web, paths[i % len(paths)], i): paths[i % len(paths)] for i in range(plan.n_jobs)}
         started_s = time.monotonic()
         n_restarts = Upheaval(plan, redis, crew, client, tell).last_until_done(list(jobs))
@@ -121,10 +121,10 @@ def patiently(ask: Callable[[], Sequence[JobRecord]]) -> Sequence[JobRecord]:
 class WorkerCrew:
     """Worker processes, so many at any time."""
 
-    def __init__(self, url: str, model_name: str, paths: Sequence[Path], plan: Plan, web: WebEnd) -> None:
+    def __init__(self, url: str, machine: Sequence[str], paths: Sequence[Path], plan: Plan, web: WebEnd) -> None:
         roots = ",".join(sorted({str(path.parent) for path in paths}))
-        self._command = [sys.executable, "-m", "choral", "worker", "--model", model_name, "--quiet"]
-        self._command += [*WORKER_FLAGS, "--roots", roots, "--allowed-hosts", web.host]
+        self._command = [sys.executable, "-m", "choral", "worker", "--quiet"]
+        self._command += [*machine, *WORKER_FLAGS, "--roots", roots, "--allowed-hosts", web.host]
         self._environment = {**os.environ, "CHORAL_REDIS": url, "CHORAL_WEBHOOK_SECRET": SECRET, "OMP_NUM_THREADS": "1"}
         self._processes = [self._started() for _ in range(plan.n_workers)]
         self._random = random.Random(plan.seed)

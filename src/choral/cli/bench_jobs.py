@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench_speed import require_counts
 from choral.cli.bench_strategies import any_clips
-from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.loading import add_machine_flags, load_model, machine_flags
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import message
 from choral.cli.table import aligned
@@ -64,7 +64,7 @@ def run_chaos(arguments: argparse.Namespace) -> int:
     model = load_model(arguments)
     with tempfile.TemporaryDirectory(prefix="choral-chaos-") as folder:
         tell = (lambda line: None) if arguments.quiet else message
-        tally = chaos.measure(plan, paths, model, model.name, Path(folder), tell)
+        tally = chaos.measure(plan, paths, model, machine_flags(arguments), Path(folder), tell)
     write_stdout(shown_tally(tally))
     write_stdout(json_line("chaos", {"tally": tally, "nothing_lost": tally.is_nothing_lost}) + "\n")
     return 0 if tally.is_nothing_lost else 1
@@ -113,11 +113,11 @@ def run_worker_memory(arguments: argparse.Namespace) -> int:
         raise UsageError("first must not be more than jobs")
     clips = any_clips(arguments.folder, arguments.quiet)
     plan = worker_memory.Plan(arguments.first, arguments.jobs, arguments.long_s)
-    machine = ["--model", arguments.model or "base", "--engine", arguments.engine, "--device", arguments.device]
-    machine += ["--compute-type", arguments.compute_type, "--threads", str(arguments.threads)]
     with tempfile.TemporaryDirectory(prefix="choral-memory-") as folder:
         tell = (lambda line: None) if arguments.quiet else message
-        report = worker_memory.measure(plan, short_sounds(clips, len(clips)), machine, Path(folder), tell)
+        report = worker_memory.measure(
+            plan, short_sounds(clips, len(clips)), machine_flags(arguments), Path(folder), tell
+        )
     rows = [("after", "MB", "of the first")]
     rows += [
         (level.after, f"{level.resident_bytes / 1e6:,.0f}", f"{level.resident_bytes / report.first_bytes:.3f}")

@@ -58,6 +58,13 @@ def settings_of(arguments: argparse.Namespace) -> EngineSettings:
     )
 
 
+def machine_flags(arguments: argparse.Namespace) -> list[str]:
+    """The same flags for another process."""
+    names = ("model", "engine", "device", "devices", "compute_type", "threads")
+    given = [(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in names]
+    return [f"{flag}={value}" for flag, value in given if value not in (None, "")]
+
+
 def load_model(arguments: argparse.Namespace, **changes: Any) -> Model:
     """The model that the flags name, fetched first if needed; `changes` are further settings of the engine."""
     import choral
