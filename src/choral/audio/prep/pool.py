@@ -121,7 +121,8 @@ class PrepPool:
     def _opened(self, job: Job) -> Source:
         settings = self.settings
         if isinstance(job.audio, bytes):
-            return keep_bytes(job.audio, settings.max_bytes)
+            audio, job.audio = job.audio, b""  # the future keeps the job, and need not keep the bytes
+            return keep_bytes(audio, settings.max_bytes)
         if scheme_of(job.audio) is None:
             return open_path(os.fspath(job.audio), settings.roots, settings.max_bytes)
         url = str(job.audio)

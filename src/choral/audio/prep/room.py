@@ -27,6 +27,7 @@ class Room:
         try:
             file.seek(0)
             samples = np.frombuffer(file.read(n_bytes), np.int16)
+            assert samples.size == n_samples
         except BaseException:
             self._give_back(n_bytes)
             raise
