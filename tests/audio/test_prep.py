@@ -297,7 +297,6 @@ def test_memory_is_bounded_and_the_rest_is_read_from_disk(make_pool: Callable[..
     wait_until(lambda: pool.backlog == EMPTY)
     long.close()
     assert pool.submit(wav(sound)).result(20).recording.duration == 1.875  # forgotten, and so given back
-    gc.collect()
     wait_until(lambda: pool.backlog == EMPTY)
 
 

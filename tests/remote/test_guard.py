@@ -322,6 +322,12 @@ def test_a_cut_lifeline_ends_a_fetch_at_once() -> None:
         assert time.monotonic() - start_s < 2
 
 
+def test_what_comes_with_a_redirect_is_not_read(server: LocalServer) -> None:
+    start = f"HTTP/1.1 302 Found\r\nLocation: {server.url}/sound\r\nContent-Length: 99999999999\r\n\r\n"
+    with trickling(start.encode()) as url, fetch(url, guard=Guard(("127.0.0.1",))) as file:
+        assert file.read() == BODY
+
+
 def test_ten_gigabytes_announced_are_refused_before_they_come() -> None:
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\n"
     with trickling(announced) as url, pytest.raises(AudioTooLarge, match="10 GiB, the limit is 1 MiB"):

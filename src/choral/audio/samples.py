@@ -35,7 +35,7 @@ class SamplesInMemory:
         return as_float(part)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._samples = self._samples[:0]
+        self._samples = self._samples[:0].copy()  # a view would keep all the others
 
 
 class SamplesOnDisk:

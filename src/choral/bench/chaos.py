@@ -104,7 +104,7 @@ def submit(client: Client, web: WebEnd, path: Path, index: int) -> str:
 
 
 def is_same(found: Transcript, expected: Transcript) -> bool:
-    """In words and times; scores depend on what else was in the batch, in their last digits."""
+    """In words and times; scores depend, in their last digits, on what else was in the batch."""
     lines = [[(own.start, own.end, own.text, own.tokens) for own in each.segments] for each in (found, expected)]
     return found.text == expected.text and lines[0] == lines[1]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 import ssl
 import urllib.request as web
+from collections.abc import Callable
 from functools import partial
 from http.client import HTTPConnection, HTTPResponse, HTTPSConnection
 from typing import Any
@@ -51,11 +52,13 @@ class GuardedHandler(web.HTTPHandler):
         return self.do_open(partial(_GuardedHttp, guard=self._guard, lifeline=self._lifeline), req)
 
 
-class GuardedTlsHandler(web.HTTPSHandler):
-    def __init__(self, guard: Guard, lifeline: Lifeline, tls: ssl.SSLContext) -> None:
-        super().__init__(context=tls)
-        self._guard, self._lifeline, self._tls = guard, lifeline, tls
+class GuardedTlsHandler(web.AbstractHTTPHandler):
+    https_request = web.AbstractHTTPHandler.do_request_
+
+    def __init__(self, guard: Guard, lifeline: Lifeline, tls_context: Callable[[], ssl.SSLContext]) -> None:
+        super().__init__()
+        self._guard, self._lifeline, self._tls_context = guard, lifeline, tls_context
 
     def https_open(self, req: web.Request) -> HTTPResponse:
-        connection = partial(_GuardedHttps, guard=self._guard, lifeline=self._lifeline, context=self._tls)
-        return self.do_open(connection, req)
+        context = self._tls_context()
+        return self.do_open(partial(_GuardedHttps, guard=self._guard, lifeline=self._lifeline, context=context), req)

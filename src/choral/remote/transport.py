@@ -117,8 +117,8 @@ def open_url(
         opener = _opener(proxy) if guard is None else _guarded_opener(guard, lifeline or Lifeline())
         return cast(HTTPResponse, opener.open(request, timeout=timeout_s))
     except urllib.error.HTTPError as error:
-        with error:
-            raise _of_status(error) from None
+        error.close()
+        raise _of_status(error) from None
     except urllib.error.URLError as error:
         raise _of_reason(error.reason) from error
     except AddressRefused as error:
@@ -219,6 +219,7 @@ class _Redirects(web.HTTPRedirectHandler):
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and _origin(newurl) != _origin(req.full_url):
             following.remove_header("Authorization")
+        fp.close()  # or all that the server cares to send with its redirect would be read into memory
         return following
 
 
@@ -240,7 +241,7 @@ def _opener(proxy: str | None) -> web.OpenerDirector:
 
 
 def _guarded_opener(guard: Guard, lifeline: Lifeline) -> web.OpenerDirector:
-    return _opener_of(GuardedHandler(guard, lifeline), GuardedTlsHandler(guard, lifeline, _tls_context()))
+    return _opener_of(GuardedHandler(guard, lifeline), GuardedTlsHandler(guard, lifeline, _tls_context))
 
 
 def _opener_of(*connecting: web.BaseHandler) -> web.OpenerDirector:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Literal
@@ -37,7 +38,8 @@ class Job:
         self.lifeline = Lifeline()
         self._lock = threading.Lock()
         self._process: DecodeProcess | None = None
-        self.future.add_done_callback(lambda future: self._stop() if future.cancelled() else None)
+        stop = weakref.WeakMethod(self._stop)  # a future that held its job would be freed late, and its sound with it
+        self.future.add_done_callback(lambda future: _call(stop()) if future.cancelled() else None)
 
     @contextlib.contextmanager
     def working(self, process: DecodeProcess) -> Iterator[None]:
@@ -71,3 +73,8 @@ class Job:
         with self._lock:
             if self._process is not None:
                 self._process.kill()
+
+
+def _call(method: Callable[[], None] | None) -> None:
+    if method is not None:
+        method()

@@ -72,14 +72,13 @@ class PrepPool:
             if self._is_closed:
                 raise RuntimeError("the prep pool is closed")
             self._jobs.add(job)
-        job.future.add_done_callback(lambda _: self._forget(job))
         (self._fetchers if scheme else self._openers).submit(self._prepare, job)
         return job.future
 
     @property
     def backlog(self) -> Backlog:
         with self._lock:
-            phases = Counter(job.phase for job in self._jobs)
+            phases = Counter(job.phase for job in self._jobs if not job.future.done())
         return Backlog(
             **{phase: phases[phase] for phase in ("waiting", "fetching", "fetched", "decoding")},
             memory_bytes=self._room.used_bytes,
@@ -104,10 +103,6 @@ class PrepPool:
     ) -> None:
         self.close()
 
-    def _forget(self, job: Job) -> None:
-        with self._lock:
-            self._jobs.discard(job)
-
     def _prepare(self, job: Job) -> None:
         try:
             job.require_wanted()
@@ -117,6 +112,9 @@ class PrepPool:
                 job.finish(self._decoded(job, source, fetch_s))
         except BaseException as error:  # whatever it is, who waits for the future must hear of it
             job.fail(error)
+        finally:
+            with self._lock:
+                self._jobs.discard(job)
 
     def _opened(self, job: Job) -> Source:
         settings = self.settings

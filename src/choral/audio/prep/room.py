@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from typing import IO
 
@@ -25,8 +26,12 @@ class Room:
         if not self._take(n_bytes):
             return SamplesOnDisk(file)
         try:
+            # Pages of its own, which go back to the system at once: threads' heaps would keep some for ever.
+            pages = mmap.mmap(-1, n_bytes)
             file.seek(0)
-            samples = np.frombuffer(file.read(n_bytes), np.int16)
+            n_read = file.readinto(pages)  # type: ignore[attr-defined]  # typeshed does not know it of IO
+            assert n_read == n_bytes
+            samples = np.frombuffer(pages, np.int16)
         except BaseException:
             self._give_back(n_bytes)
             raise
