@@ -142,6 +142,7 @@ def test_failures_that_may_pass_are_tried_again_and_others_not(
     assert "choral_dead_letters_total 1.0" in shown
 
 
+@pytest.mark.parametrize("n_good", [6, pytest.param(50, marks=pytest.mark.slow)])
 def test_poison_hurts_nobody_else(
     client: Client,
     redis_url: str,
@@ -149,6 +150,7 @@ def test_poison_hurts_nobody_else(
     server: LocalServer,
     folder: Path,
     speech_clips: list[Path],
+    n_good: int,
 ) -> None:
     limits = PrepSettings(
         processes=2,
@@ -175,7 +177,7 @@ def test_poison_hurts_nobody_else(
     }
     with trickling(b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\n") as url:
         poison[client.submit(url)] = ("failed", "has 10 GiB, the limit is")
-        good = [client.submit(clip) for _ in range(6)]
+        good = [client.submit(clip) for _ in range(n_good)]
         with (
             PrepPool(limits, decode=decode_with_faults) as poisoned,
             working(redis_url, model, poisoned, is_burst=True, max_attempts=2) as worker,

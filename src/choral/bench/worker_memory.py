@@ -84,12 +84,14 @@ def _levels(
         levels.append(Level(after, resident_bytes(process.pid)))
         tell(f"after {after}: {levels[-1].resident_bytes / 1e6:,.0f} MB")
 
-    for n_done in range(0, plan.n_jobs, AHEAD):
-        n_now = min(AHEAD, plan.n_jobs - n_done)
-        _run_jobs([sounds[(n_done + i) % len(sounds)] for i in range(n_now)], n_done, client, process, folder)
-        if n_done < plan.n_first <= n_done + n_now:
-            look(f"{n_done + n_now} short jobs")
-    look(f"{plan.n_jobs} short jobs")
+    def run_short(first: int, last: int) -> None:
+        for start in range(first, last, AHEAD):
+            numbers = range(start, min(start + AHEAD, last))
+            _run_jobs([sounds[number % len(sounds)] for number in numbers], start, client, process, folder)
+        look(f"{last} short jobs")
+
+    run_short(0, plan.n_first)
+    run_short(plan.n_first, plan.n_jobs)
     if plan.long_s > 0:
         _run_jobs([joined(sounds, plan.long_s)], plan.n_jobs, client, process, folder)
         look(f"and {plan.long_s / 3600:g} hours in one file")
