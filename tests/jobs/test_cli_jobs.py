@@ -96,7 +96,7 @@ def test_ids_states_and_results_later(choral: Choral, speech_clips: list[Path], 
     retried = choral("jobs", "retry", "mine", "other")
     assert retried.returncode == 8
     assert "job mine is succeeded" in retried.stderr
-    assert "there is no job other" in retried.stderr
+    assert "job other does not exist" in retried.stderr
     assert choral("jobs", "dead").stderr == "the dead-letter list is empty\n"
     top = choral("jobs", "top").stdout
     assert "0 interactive, 0 batch; 0 with workers" in top

@@ -160,7 +160,7 @@ def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[...
     assert client.cancel(job_id).state == "cancelled"
     with pytest.raises(errors.JobCancelled):
         client.result(job_id)
-    with pytest.raises(errors.JobNotFound, match="no job nobody"):
+    with pytest.raises(errors.JobNotFound, match="job nobody does not exist"):
         client.show("nobody")
     with pytest.raises(errors.JobNotFound):
         client.cancel("nobody")
@@ -211,6 +211,10 @@ def test_redis_that_refuses_is_told_without_its_password(locked_redis: RedisServ
         assert PASSWORD not in client.shown
         with pytest.raises(errors.RedisUnavailable, match="out of memory"):
             [client.submit(bytes(900_000)) for _ in range(10)]
+        with pytest.raises(errors.RedisUnavailable, match="out of memory"):
+            client.submit(bytes(9_000_000))
+        with library.Redis.from_url(f"redis://:{PASSWORD}@127.0.0.1:{port}") as plain:
+            assert plain.keys("{choral}:blob:*") == []
     for url in ("localhost:6379", f"http://:{PASSWORD}@localhost", "redis://localhost:port"):
         with pytest.raises(errors.UsageError) as wrong:
             Client(url)

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 SECRET = "a secret for this run"
 EVERY_S = 0.3
 # A worker that is killed from outside counts as one that its jobs ended: here that is never their fault.
-WORKER_FLAGS = ("--claim-after-s=4", "--max-crashes=1000", "--batch-size=4", "--threads=1", "--webhook-retry-s=0.5")
+# Few jobs in hand, so that some are done before the next worker is killed.
+WORKER_FLAGS = ("--claim-after-s=4", "--max-crashes=1000", "--batch-size=2", "--threads=1", "--webhook-retry-s=0.5")
 
 
 @dataclass(frozen=True)

@@ -89,14 +89,16 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.jobs.logs import write_logs
     from choral.jobs.settings import WorkerSettings
     from choral.jobs.worker import new_worker_name
+    from choral.remote.guard import Guard
 
     settings = WorkerSettings(**given_options(arguments, WorkerSettings))
     prep = PrepSettings(**given_options(arguments, PrepSettings))
-    name = new_worker_name()
-    write_logs(arguments.log_format, name, is_quiet=arguments.quiet)
+    Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     secret = read_secret(arguments.webhook_secret_file)
     asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
     with closing(load_model(arguments, cache_bytes=CACHE_BYTES)) as model:
+        name = new_worker_name()
+        write_logs(arguments.log_format, name, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
         asyncio.run(work(arguments, name, model, prep, settings, secret))
     return 0
 

@@ -14,12 +14,13 @@ import asyncio
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
 from choral.jobs import transcripts
-from choral.jobs.connection import chosen_url, connect, redis_errors, shown_redis
+from choral.jobs.connection import RedisError, chosen_url, connect, redis_errors, shown_redis
 from choral.jobs.keys import Keys
 from choral.jobs.record import JobRecord
 from choral.jobs.request import JobRequest, new_id, require_id
@@ -79,7 +80,7 @@ class AsyncClient:
         if upload.audio.kind == "blob":
             if (await self._store.records([request.id]))[0] is not None:
                 return  # known already: nothing to send
-            await self._store.write_blob(upload.audio.place, upload.pieces(), self._settings.blob_keep_s)
+            await self._send_blob(upload)
         answer = await self._store.submit(request, upload.inline, self._settings.queue_limit)
         if answer != "new" and upload.audio.kind == "blob":
             await self._store.drop_blob(upload.audio.place)
@@ -87,6 +88,14 @@ class AsyncClient:
             raise QueueFull(
                 f"{self._settings.queue_limit} {request.priority} jobs are waiting already: try again later"
             )
+
+    async def _send_blob(self, upload: Upload) -> None:
+        try:
+            await self._store.write_blob(upload.audio.place, upload.pieces(), self._settings.blob_keep_s)
+        except BaseException:
+            with suppress(RedisError):  # what cannot be dropped now runs out
+                await self._store.drop_blob(upload.audio.place)
+            raise
 
     async def show(self, job_id: str) -> JobRecord:
         return (await self.show_all([job_id]))[0]
@@ -194,7 +203,7 @@ def _options(options: TranscribeOptions | None, given: dict[str, Any]) -> Transc
 
 def _found(record: JobRecord | None, job_id: str) -> JobRecord:
     if record is None:
-        raise JobNotFound(f"there is no job {job_id}: check the id; jobs are forgotten some days after they ended")
+        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are forgotten some days after they ended")
     return record
 
 

@@ -24,6 +24,7 @@ except ImportError as missing:
 
 # The library types its answers anew with every version; here each is read into a type of our own at once.
 Redis: TypeAlias = Any
+RedisError = redis.RedisError
 ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
@@ -83,9 +84,17 @@ def reason(error: redis.RedisError) -> str:
         case redis.TimeoutError():
             return "does not answer in time: check the address and the network"
         case redis.ConnectionError():
-            return f"cannot be reached ({text}): check the address, and that it runs"
+            return f"cannot be reached ({_plain(error)}): check the address, and that it runs"
     if "NOAUTH" in text or "WRONGPASS" in text:
         return f"wants a password: put it into the address, redis://:PASSWORD@HOST, best in {ENVIRONMENT}"
     if "unknown command" in text.lower():
         return f"is too old or not complete ({text}): Choral needs Redis 6.2 or newer, or Valkey"
     return f"refuses: {text}"
+
+
+def _plain(error: redis.ConnectionError) -> str:
+    """What the system says, without the library's words around it."""
+    cause = error.__cause__ or error.__context__
+    if not isinstance(cause, OSError) or not cause.errno:
+        return str(error)
+    return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # below 0: of finding the host

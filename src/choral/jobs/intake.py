@@ -39,7 +39,8 @@ class Intake:
 
     async def _claims(self, most: int) -> list[Entry]:
         entries = await self._ledger.claim(most, self._settings.claim_after_s)
-        self._claimed_s = time.monotonic()
+        if len(entries) < most:  # otherwise there may be more, and they have waited longest
+            self._claimed_s = time.monotonic()
         for entry in entries:
             self._metrics.claims.inc()
             log.warning("claimed from a worker that is gone", extra={"job": entry.job_id})

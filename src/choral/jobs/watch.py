@@ -10,8 +10,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-import redis
-
+from choral.jobs.connection import RedisError
 from choral.jobs.store import Store
 from choral.jobs.tasks import end_tasks
 
@@ -53,7 +52,7 @@ class Watch:
                     self._wake(None)  # what happened before is not told: look once more
                 last, ids = await self._store.events_after(last, BLOCK_S)
                 self._wake(ids)
-            except redis.RedisError:  # whoever waits finds out by himself, and says so
+            except RedisError:  # whoever waits finds out by himself, and says so
                 last = None
                 await asyncio.sleep(PAUSE_S)
 

@@ -15,10 +15,9 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-import redis
-
 from choral.errors import EngineClosed
 from choral.jobs.batches import Batches
+from choral.jobs.connection import RedisError
 from choral.jobs.held import HeldJob
 from choral.jobs.intake import Intake
 from choral.jobs.ledger import Ledger
@@ -167,5 +166,5 @@ class Worker:
     async def _say_goodbye(self) -> None:
         try:
             await asyncio.wait_for(self._ledger.leave(), TAKE_WAIT_S)
-        except (redis.RedisError, TimeoutError):
+        except (RedisError, TimeoutError):
             log.warning("Redis is away at the end: this worker is shown for some seconds more")

@@ -1,8 +1,10 @@
 -- ARGV: id, request, priority, callback, keep_s, audio, blob, queue_limit
--- Returns new, known (the same id was submitted before: nothing is done) or full.
+-- Returns new, known (the same id was submitted before: nothing is done) or full. The very same upload is new again:
+-- its first answer was lost on the way.
 local id, job = ARGV[1], job_key(ARGV[1])
 if redis.call('EXISTS', job) == 1 then
-  return 'known'
+  local is_same_upload = ARGV[7] ~= '' and redis.call('HGET', job, 'blob') == ARGV[7]
+  return is_same_upload and 'new' or 'known'
 end
 if redis.call('XLEN', queue_key(ARGV[3])) >= tonumber(ARGV[8]) then
   return 'full'
