@@ -76,9 +76,9 @@ def test_a_worker_that_has_just_come_claims_nothing(redis_url: str) -> None:
             steady = Steady(alive, "redis")
             intake = Intake(alive, steady, WorkerSettings(claim_after_s=2.0), Metrics())
             await asyncio.sleep(2.1)
-            steady.steady_since_s += 2.1  # as if Redis had just come back
+            steady._changed_s += 2.1  # as if Redis had just come back
             early = [job.id for job in await intake.take(1, 0.01)]
-            steady.steady_since_s -= 2.1
+            steady._changed_s -= 2.1
             return [early, [job.id for job in await intake.take(1, 0.01)]]
 
     assert asyncio.run(claimed()) == [[], ["job"]]

@@ -43,7 +43,7 @@ def connect(url: str) -> Redis:
             url,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             socket_timeout=ANSWER_TIMEOUT_S,
-            health_check_interval=15,
+            protocol=2,  # the answers of the other are shaped differently from version to version
             retry=Retry(NoBackoff(), 1),  # a connection that was closed while idle; scripts may be repeated
         )
     except ValueError as error:
@@ -77,7 +77,7 @@ def reason(error: redis.RedisError) -> str:
             return f"does not let us in ({text}): check the user and password in the address, or in {ENVIRONMENT}"
         case redis.ReadOnlyError():
             return "is a replica that may not be written: give the address of the primary, or wait for the fail-over"
-        case redis.OutOfMemoryError():
+        case redis.exceptions.OutOfMemoryError():
             return "is out of memory: wait until jobs are done, or raise its maxmemory"
         case redis.BusyLoadingError():
             return "is still loading its data: try again in a moment"
@@ -85,7 +85,7 @@ def reason(error: redis.RedisError) -> str:
             return "does not answer in time: check the address and the network"
         case redis.ConnectionError():
             return f"cannot be reached ({_plain(error)}): check the address, and that it runs"
-    if "NOAUTH" in text or "WRONGPASS" in text:
+    if any(word in text for word in ("NOAUTH", "WRONGPASS", "unauthenticated")):
         return f"wants a password: put it into the address, redis://:PASSWORD@HOST, best in {ENVIRONMENT}"
     if "unknown command" in text.lower():
         return f"is too old or not complete ({text}): Choral needs Redis 6.2 or newer, or Valkey"

@@ -33,9 +33,9 @@ class Intake:
 
     def _may_claim(self) -> bool:
         """Not soon after Redis was away: others, whose silence was not their fault, come first."""
-        now_s, after_s = time.monotonic(), self._settings.claim_after_s
-        is_due = now_s - self._claimed_s > min(after_s / 4, MOST_CLAIM_PAUSE_S)
-        return is_due and now_s - self._steady.steady_since_s > min(after_s / 2, MOST_CLAIM_PAUSE_S)
+        after_s = self._settings.claim_after_s
+        is_due = time.monotonic() - self._claimed_s > min(after_s / 4, MOST_CLAIM_PAUSE_S)
+        return is_due and self._steady.steady_s > min(after_s / 2, MOST_CLAIM_PAUSE_S)
 
     async def _claims(self, most: int) -> list[Entry]:
         entries = await self._ledger.claim(most, self._settings.claim_after_s)

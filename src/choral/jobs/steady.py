@@ -28,21 +28,26 @@ LONGEST_PAUSE_S = 5.0
 class Steady:
     def __init__(self, ledger: Ledger, shown: str) -> None:
         self._ledger, self._shown = ledger, shown
-        self._away_since_s: float | None = None
-        self.steady_since_s = time.monotonic()  # what others said before this may not have been heard
+        self._failing: set[object] = set()  # what is being tried again just now
+        self._changed_s = time.monotonic()  # when the first of them failed, or the last one got through
+
+    @property
+    def steady_s(self) -> float:
+        """How long nothing has failed; what others said before that may not have been heard."""
+        return 0.0 if self._failing else time.monotonic() - self._changed_s
 
     async def through(self, action: Callable[[], Awaitable[Answer]]) -> Answer:
         """What the action gives, however long Redis takes to let it."""
-        for n_failures in itertools.count(1):
-            try:
-                answer = await action()
-            except redis.RedisError as error:
-                self._tell_away(error)
-                await self._mend(error)
-                await asyncio.sleep(backoff_s(n_failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
-            else:
-                self._tell_back()
-                return answer
+        try:
+            for n_failures in itertools.count(1):
+                try:
+                    return await action()
+                except redis.RedisError as error:
+                    self._note_failure(action, error)
+                    await self._mend(error)
+                    await asyncio.sleep(backoff_s(n_failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
+        finally:
+            self._note_end(action)
         raise AssertionError("counting has no end")
 
     async def _mend(self, error: redis.RedisError) -> None:
@@ -55,13 +60,15 @@ class Steady:
         except redis.RedisError:
             return  # the next try of the action meets the same, and is told
 
-    def _tell_away(self, error: redis.RedisError) -> None:
-        if self._away_since_s is None:
-            self._away_since_s = time.monotonic()
+    def _note_failure(self, action: object, error: redis.RedisError) -> None:
+        if not self._failing:
+            self._changed_s = time.monotonic()
             log.warning("Redis at %s %s; trying again until it answers", self._shown, reason(error))
+        self._failing.add(action)
 
-    def _tell_back(self) -> None:
-        if self._away_since_s is not None:
-            self.steady_since_s = time.monotonic()
-            log.info("Redis is back after %.1f s", self.steady_since_s - self._away_since_s)
-            self._away_since_s = None
+    def _note_end(self, action: object) -> None:
+        if action in self._failing:
+            self._failing.remove(action)
+            if not self._failing:
+                log.info("Redis is back after %.1f s", time.monotonic() - self._changed_s)
+                self._changed_s = time.monotonic()
