@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from choral.api import Model
 
 SECRET = "a secret for this run"
-EVERY_S = 0.3
+EVERY_S = 0.5
 # A worker that is killed from outside counts as one that its jobs ended: here that is never their fault.
 # Few jobs in hand, so that some are done before the next worker is killed.
 WORKER_FLAGS = ("--claim-after-s=4", "--max-crashes=1000", "--batch-size=2", "--threads=1", "--webhook-retry-s=0.5")
@@ -170,16 +169,17 @@ class Upheaval:
         deadline_s = time.monotonic() + self._plan.limit_s
         next_kill_s = self._next_kill_s()
         n_restarts = n_told = 0
+        left = set(job_ids)
         while time.monotonic() < deadline_s:
-            records = patiently(lambda: self._client.show_all(job_ids))
-            states = Counter(record.state for record in records)
-            n_ended = sum(record.has_ended for record in records)
-            if n_ended == len(records) and all(record.webhook != "pending" for record in records):
+            records = patiently(lambda: self._client.show_all([*left]))
+            left -= {record.id for record in records if record.has_ended and record.webhook != "pending"}
+            if not left:
                 break
-            if n_ended >= n_told + max(1, len(records) // 10):
+            n_ended = len(job_ids) - len(left)
+            if n_ended >= n_told + max(1, len(job_ids) // 10):
                 n_told = n_ended
-                self._tell(f"{n_ended} of {len(records)} jobs ended, {states['running']} running")
-            if n_restarts == 0 and n_ended >= len(records) // 2:
+                self._tell(f"{n_ended} of {len(job_ids)} jobs ended, and their webhooks were sent")
+            if n_restarts == 0 and n_ended >= len(job_ids) // 2:
                 self._tell("Redis is killed and started again")
                 self._redis.stop(signal.SIGKILL)
                 self._redis.start()
