@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -171,7 +172,7 @@ class Upheaval:
         n_restarts = n_told = 0
         left = set(job_ids)
         while time.monotonic() < deadline_s:
-            records = patiently(lambda: self._client.show_all([*left]))
+            records = patiently(partial(self._client.show_all, [*left]))
             left -= {record.id for record in records if record.has_ended and record.webhook != "pending"}
             if not left:
                 break

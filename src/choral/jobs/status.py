@@ -27,4 +27,6 @@ class WorkerStatus:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerStatus:
-        return cls(**json.loads(text))
+        """A worker of a newer version may say more."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in json.loads(text).items() if name in known})

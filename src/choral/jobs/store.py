@@ -66,10 +66,12 @@ class Store:
         return answer.decode()
 
     async def write_blob(self, name: str, pieces: AsyncIterator[bytes], keep_s: int) -> None:
-        key = self.keys.blob(name)
+        """Each piece to its place, so that one whose answer was lost may be sent again."""
+        key, offset = self.keys.blob(name), 0
         async for piece in pieces:
-            await self.redis.append(key, piece)
+            await self.redis.setrange(key, offset, piece)
             await self.redis.expire(key, keep_s)
+            offset += len(piece)
 
     async def drop_blob(self, name: str) -> None:
         await self.redis.delete(self.keys.blob(name))
