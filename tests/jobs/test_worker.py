@@ -235,33 +235,64 @@ def own_redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
+def stop(server: RedisServer) -> None:
+    server.stop()
+
+
+def fill(server: RedisServer) -> None:
+    command(server, "CONFIG", "SET", "maxmemory", "1")
+
+
+def make_replica(server: RedisServer) -> None:
+    command(server, "REPLICAOF", "127.0.0.1", "1")
+
+
+def command(server: RedisServer, *words: str) -> None:
+    with library.Redis.from_url(server.url) as plain:
+        plain.execute_command(*words)
+
+
+TROUBLES = {
+    "restart": (stop, RedisServer.start, "cannot be reached"),
+    "memory": (fill, lambda server: command(server, "CONFIG", "SET", "maxmemory", "0"), "out of memory"),
+    "fail-over": (make_replica, lambda server: command(server, "REPLICAOF", "NO", "ONE"), "is a replica"),
+}
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
 def test_redis_goes_away_and_nothing_is_lost(
     own_redis: RedisServer,
     model: choral.Model,
     pool: PrepPool,
-    folder: Path,
     jfk: Path,
     caplog: pytest.LogCaptureFixture,
+    trouble: str,
 ) -> None:
     caplog.set_level(logging.INFO, "choral.jobs")
-    expected = model.transcribe(jfk)
-    with Client(own_redis.url) as client:
-        first = client.submit(jfk)
-        with working(own_redis.url, model, pool):
-            wait_until(lambda: client.show(first).phase == "engine")
-            own_redis.stop()
-            wait_until(lambda: "cannot be reached" in caplog.text)
-            wait_until(lambda: "batch 1: size 1" in caplog.text)  # it is done, and nobody can be told
-            own_redis.start()
-            wait_until(lambda: client.show(first).state == "succeeded")
-            assert is_same(client.result(first), expected)
-            assert client.show(first).attempts == 1
-            assert "Redis is back after" in caplog.text
-            with library.Redis.from_url(own_redis.url) as plain:
-                plain.delete("{choral}:queue:interactive")
-            second = client.submit(jfk)
-            assert is_same(client.wait(second, timeout_s=30), expected)
-            assert "made anew" in caplog.text
+    begin, end, said = TROUBLES[trouble]
+    with Client(own_redis.url) as client, working(own_redis.url, model, pool):
+        job_id = client.submit(jfk, temperature=0)
+        wait_until(lambda: client.show(job_id).state == "running")
+        begin(own_redis)
+        wait_until(lambda: said in caplog.text)
+        wait_until(lambda: "batch 1: size 1" in caplog.text)  # it is done, and nobody can be told
+        end(own_redis)
+        wait_until(lambda: client.show(job_id).state == "succeeded")
+        assert is_same(client.result(job_id), model.transcribe(jfk, temperature=0))
+        assert client.show(job_id).attempts == 1
+        wait_until(lambda: "Redis is back after" in caplog.text)
+        assert caplog.text.count("trying again until it answers") == caplog.text.count("Redis is back after")
+
+
+def test_a_lost_queue_is_made_anew(
+    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, jfk: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with working(redis_url, model, pool), library.Redis.from_url(redis_url) as plain:
+        wait_until(lambda: len(client.workers()) == 1)
+        plain.delete("{choral}:queue:interactive")
+        job_id = client.submit(jfk, temperature=0)
+        assert "country" in client.wait(job_id, timeout_s=30).text
+    assert "made anew" in caplog.text
 
 
 def test_an_engine_that_is_gone_ends_the_worker_and_gives_its_jobs_back(

@@ -72,11 +72,11 @@ def redis_errors(shown: str) -> Iterator[None]:
 def reason(error: redis.RedisError) -> str:
     """What Redis does or does not, as the end of a sentence."""
     text = str(error)
+    if is_replica(error):
+        return "is a replica that may not be written: give the address of the primary, or wait for the fail-over"
     match error:
         case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
             return f"does not let us in ({text}): check the user and password in the address, or in {ENVIRONMENT}"
-        case redis.ReadOnlyError():
-            return "is a replica that may not be written: give the address of the primary, or wait for the fail-over"
         case redis.exceptions.OutOfMemoryError():
             return "is out of memory: wait until jobs are done, or raise its maxmemory"
         case redis.BusyLoadingError():
@@ -90,6 +90,11 @@ def reason(error: redis.RedisError) -> str:
     if "unknown command" in text.lower():
         return f"is too old or not complete ({text}): Choral needs Redis 6.2 or newer, or Valkey"
     return f"refuses: {text}"
+
+
+def is_replica(error: redis.RedisError) -> bool:
+    """Or has just become one."""
+    return isinstance(error, redis.ReadOnlyError) or str(error).startswith("UNBLOCKED")
 
 
 def _plain(error: redis.ConnectionError) -> str:

@@ -16,7 +16,7 @@ from typing import TypeVar
 import redis
 
 from choral.jobs.backoff import backoff_s
-from choral.jobs.connection import reason
+from choral.jobs.connection import is_replica, reason
 from choral.jobs.ledger import Ledger
 
 log = logging.getLogger("choral.jobs")
@@ -52,7 +52,7 @@ class Steady:
 
     async def _mend(self, error: redis.RedisError) -> None:
         try:
-            if isinstance(error, redis.ReadOnlyError):
+            if is_replica(error):
                 await self._ledger.store.redis.connection_pool.disconnect()
             elif "NOGROUP" in str(error):
                 n_jobs = await self._ledger.repair()
