@@ -7,6 +7,7 @@ import io
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
@@ -149,6 +150,26 @@ def test_waiting_ends_when_the_job_does(client: Client, as_worker: Callable[...,
     assert (seen[0], seen[-1]) == ("queued", "succeeded")
     ending.join()
     assert client.result(job_id) == TRANSCRIPT
+
+
+def test_closing_ends_what_others_wait_for(redis_url: str) -> None:
+    client = Client(redis_url)
+    job_id = client.submit(b"x")
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.wait(job_id)
+        except BaseException as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.2)
+    client.close()
+    waiting.join(5)
+    assert [type(error) for error in ended] == [CancelledError]
+    client.close()
 
 
 def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[..., HeldJob]) -> None:

@@ -13,6 +13,7 @@ from choral.jobs.record import JobRecord
 from choral.jobs.settings import ClientSettings
 from choral.jobs.status import WorkerStatus
 from choral.jobs.store import QueueCounts
+from choral.jobs.tasks import end_tasks
 from choral.types import Priority, TranscribeOptions, Transcript
 
 Answer = TypeVar("Answer")
@@ -89,9 +90,10 @@ class Client:
         return self._do(self._client.workers())
 
     def close(self) -> None:
+        """Ends also what other threads wait for."""
         if self._loop.is_closed():
             return
-        self._do(self._client.close())
+        self._do(self._shut())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -103,6 +105,10 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    async def _shut(self) -> None:
+        await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        await self._client.close()
 
     def _do(self, work: Coroutine[Any, Any, Answer]) -> Answer:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
