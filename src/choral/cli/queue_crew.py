@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING
 
 from choral.cli.crew import Failed, Finished, Heard, Moved, Report
 from choral.cli.inputs import Input
-from choral.errors import ChoralError
+from choral.errors import ChoralError, RedisUnavailable
 
 if TYPE_CHECKING:
     from choral.jobs.record import JobRecord
     from choral.jobs.sync import Client
+
+PAUSE_S = 1.0
+MOST_TRIES = 60
 
 
 class QueueCrew:
@@ -49,10 +54,16 @@ class QueueCrew:
         """Nothing to end here: whoever closes the client ends the watching."""
 
     def _watch(self) -> None:
-        try:
-            self._client.wait_all([*self._items], on_record=self._news.put)
-        except BaseException as error:  # raised where the reports are taken
-            self._news.put(error)
+        """Redis may go away for a while: the jobs do not, so there is no reason to leave."""
+        for n_tries in itertools.count(1):
+            try:
+                self._client.wait_all([*self._items], on_record=self._news.put)
+                return
+            except BaseException as error:  # raised where the reports are taken
+                if not isinstance(error, RedisUnavailable) or n_tries == MOST_TRIES:
+                    self._news.put(error)
+                    return
+            time.sleep(PAUSE_S)
 
     def _take(self, news: JobRecord | BaseException) -> None:
         if isinstance(news, BaseException):
