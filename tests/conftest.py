@@ -6,6 +6,7 @@ Where a part of the machine is missing, a test says so and is skipped; with CI=t
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -47,6 +48,13 @@ def fetched(fetch: Callable[[], Path]) -> Path:
         return fetch()
     except (DownloadFailed, MissingDependency) as error:
         unavailable(str(error))
+
+
+@pytest.fixture(scope="session")
+def redis_program() -> None:
+    """The server's program; each test module starts one of its own."""
+    if not (shutil.which("redis-server") or shutil.which("valkey-server")):
+        unavailable("redis-server (apt install redis-server)")
 
 
 @pytest.fixture(scope="session")

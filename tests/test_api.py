@@ -18,6 +18,7 @@ import choral
 from choral.engine.window import Decode, Window
 from choral.errors import EngineClosed, ModelNotFound, UsageError
 from choral.longform.cuts import cut, n_mel_frames
+from choral.types import Loudness, Mode
 
 SENTENCE = " And so my fellow Americans ask not what your country can do for you ask what you can do for your country"
 
@@ -253,3 +254,14 @@ def test_lower_precision_hears_the_same(compute_type: str, tiny_en_pt: Path, jfk
     with choral.load(tiny_en_pt, device="cpu", compute_type=compute_type) as model:
         words = model.transcribe(jfk).text.lower().replace(",", "").replace(".", "").split()
     assert words[:5] == ["and", "so", "my", "fellow", "americans"]
+
+
+@pytest.mark.parametrize(("kind", "mode"), [("ebu", "batched"), ("rms", "sequential")])
+def test_how_loud_it_was_recorded_does_not_matter_at_a_set_loudness(
+    model: choral.Model, jfk: Path, kind: Loudness, mode: Mode
+) -> None:
+    with choral.Recording.open(jfk) as recording:
+        loud = recording.samples(0, recording.n_samples)
+    text = model.transcribe(loud, loudness=kind, mode=mode).text
+    assert text.rstrip(".") == SENTENCE
+    assert model.transcribe(loud * np.float32(0.01), loudness=kind, mode=mode).text == text

@@ -18,6 +18,7 @@ LAYERS = [
     {"engine"},
     {"longform"},
     {"api", "formats"},
+    {"jobs"},
     {"bench"},
     {"cli"},
 ]
@@ -75,7 +76,8 @@ def test_most_functions_are_short() -> None:
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [
-        ("import choral", ["numpy", "torch", "av", "onnxruntime", "rich", "ctranslate2"]),
+        ("import choral", ["numpy", "torch", "av", "onnxruntime", "rich", "ctranslate2", "redis"]),
+        ("import choral; choral.jobs.Client", ["numpy", "torch", "av", "onnxruntime", "prometheus_client"]),
         ("import choral; choral.load", ["torch", "av", "onnxruntime", "rich", "ctranslate2"]),
         ("import choral; choral.formats.srt", ["numpy", "torch", "av", "onnxruntime"]),
     ],

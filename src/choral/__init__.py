@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
-    from choral import errors, formats
+    from choral import errors, formats, jobs
     from choral.api import Model, load, load_with
     from choral.audio.recording import Recording
     from choral.config import EngineSettings
@@ -36,6 +36,7 @@ __all__ = [
     "Word",
     "errors",
     "formats",
+    "jobs",
     "load",
     "load_with",
 ]
@@ -51,7 +52,7 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "formats"):
+    if name in ("errors", "formats", "jobs"):
         return import_module(f"choral.{name}")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)

@@ -13,7 +13,6 @@ from choral.config import ComputeType, EngineName, EngineSettings
 from choral.engine.engine import EngineStats
 from choral.engine.factory import make_engine, pick_engine
 from choral.engine.group import AnyEngine
-from choral.engine.window import Priority
 from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.language import detect_language
@@ -21,10 +20,14 @@ from choral.longform.transcriber import OnProgress, Transcriber, Transcription
 from choral.model.store import Store, default_model
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
-from choral.types import Segment, TranscribeOptions, Transcript, Word
+from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
+
+
+# About as many as the engine has places for, so that long files, which are one window after another, fill it.
+REQUESTS_AT_ONCE = {"cpu": 16, "cuda": 64}
 
 
 def load(
@@ -78,6 +81,11 @@ class Model:
     @property
     def compute_type(self) -> str:
         return self._engine.compute_type
+
+    @property
+    def requests_at_once(self) -> int:
+        """How many requests keep all devices busy; more would only wait."""
+        return sum(REQUESTS_AT_ONCE[name.partition(":")[0]] for name in self.device.split(", "))
 
     @property
     def stats(self) -> EngineStats:

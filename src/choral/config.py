@@ -21,6 +21,7 @@ class EngineSettings:
     threads: int = 0  # CPU threads; 0: as many as the machine has cores
     encoder_budget: int = 32_768  # frames that one encoder step may take; a window has 1,500
     slots: int = 0  # places in the decoder's batch; 0: as many as suit the device and its memory
+    cache_bytes: int = -1  # encoder results that are kept; -1: as many as suit the memory
     queue_limit: int = 4096  # windows that may wait before new callers are refused
     warm_up: bool | None = None  # try the largest step before the first request; None: on a GPU
 
@@ -34,6 +35,8 @@ class EngineSettings:
             raise UsageError(f"threads is {self.threads!r}; it must be 0 (all cores) or a count of threads")
         if not 0 <= self.slots <= 4096:
             raise UsageError(f"slots is {self.slots!r}; it must be 0 (what suits the device) or a count of places")
+        if self.cache_bytes < -1:
+            raise UsageError(f"cache_bytes is {self.cache_bytes!r}; it must be -1 (what suits the memory) or a size")
         for name in ("encoder_budget", "queue_limit"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be a whole number from 1 up")

@@ -5,6 +5,7 @@ ChoralError
 ├── AudioError            3  400   this audio cannot be transcribed
 │   ├── AudioNotFound     3  404   no such file, folder without audio, URL that answers 404
 │   ├── AudioDenied       3  403   it exists and may not be read
+│   ├── AudioRefused      3  403   its address or path is one that this service does not read from
 │   ├── AudioEmpty        3  400   there is not one sample in it
 │   ├── NotAudio          3  415   no decoder knows it, or it is damaged beyond use
 │   ├── NoAudioTrack      3  400   a video without sound
@@ -21,9 +22,17 @@ ChoralError
 │   ├── QueueFull         6  503   too much is waiting; worth another try
 │   ├── WindowFailed      6  500   this window failed; others are not affected
 │   └── OutOfMemory       6  507   the device has too little memory for the model
-└── MissingDependency     7  500   an optional package is needed and not installed
+├── MissingDependency     7  500   an optional package is needed and not installed
+├── JobError              8  500   a job of the queue gives no result
+│   ├── JobNotFound       8  404   no such job, or its record has run out
+│   ├── JobNotReady       8  409   what was asked for does not fit the state it is in
+│   ├── JobFailed         8  422   it ended without a result; the text says why
+│   ├── JobCancelled      8  410   somebody cancelled it
+│   └── JobTimeout        8  504   it was not done in the time that was given
+└── RedisUnavailable      9  503   Redis cannot be reached, or refuses; worth another try
 
 The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
+`is_worth_another_try` tells a failure that may pass, of a network, a disk or an engine, from one that stays.
 """
 
 
@@ -32,6 +41,7 @@ class ChoralError(Exception):
 
     exit_code = 1
     http_status = 500
+    is_worth_another_try = False
 
 
 class UsageError(ChoralError):
@@ -49,6 +59,10 @@ class AudioNotFound(AudioError):
 
 
 class AudioDenied(AudioError):
+    http_status = 403
+
+
+class AudioRefused(AudioError):
     http_status = 403
 
 
@@ -74,6 +88,12 @@ class AudioTooLarge(AudioError):
 
 class FetchFailed(AudioError):
     http_status = 502
+    is_worth_another_try = True
+
+    def __init__(self, text: str, *, is_final: bool = False) -> None:
+        super().__init__(text)
+        if is_final:  # the server understood, and said no
+            self.is_worth_another_try = False
 
 
 class ModelError(ChoralError):
@@ -90,15 +110,18 @@ class ModelCorrupt(ModelError):
 
 class DownloadFailed(ModelError):
     http_status = 502
+    is_worth_another_try = True
 
 
 class StorageError(ChoralError):
     exit_code = 5
     http_status = 507
+    is_worth_another_try = True
 
 
 class EngineError(ChoralError):
     exit_code = 6
+    is_worth_another_try = True
 
 
 class EngineClosed(EngineError):
@@ -119,3 +142,33 @@ class OutOfMemory(EngineError):
 
 class MissingDependency(ChoralError):
     exit_code = 7
+
+
+class JobError(ChoralError):
+    exit_code = 8
+
+
+class JobNotFound(JobError):
+    http_status = 404
+
+
+class JobNotReady(JobError):
+    http_status = 409
+
+
+class JobFailed(JobError):
+    http_status = 422
+
+
+class JobCancelled(JobError):
+    http_status = 410
+
+
+class JobTimeout(JobError):
+    http_status = 504
+
+
+class RedisUnavailable(ChoralError):
+    exit_code = 9
+    http_status = 503
+    is_worth_another_try = True

@@ -15,6 +15,9 @@ from choral.errors import UsageError
 
 Task = Literal["transcribe", "translate"]
 Mode = Literal["batched", "sequential"]
+Priority = Literal["interactive", "batch"]  # batch work waits for interactive work, but never for ever
+LoudnessKind = Literal["ebu", "rms"]
+Loudness = Literal["off", "ebu", "rms"]
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -38,6 +41,13 @@ class TranscribeOptions:
     vad: bool | None = option(None, "leave out what a voice detector calls silence (default: only in batched mode)")
     vad_threshold: float = option(0.5, "how sure the voice detector must be, 0 to 1")
     vad_min_silence: float = option(0.5, "shortest silence that ends a stretch of speech", metavar="SECONDS")
+
+    loudness: Loudness = option(
+        "off", "bring the recording to a loudness first: ebu as EBU R128 measures it, rms by its mean power"
+    )
+    loudness_target: float | None = option(
+        None, "the loudness wanted (default: -23 LUFS with ebu, -20 dB with rms)", metavar="DB"
+    )
 
     word_timestamps: bool = option(False, "find the start and end of every word")
     prepend_punctuations: str = option("\"'“¿([{-", "punctuation that belongs to the next word")
@@ -93,6 +103,10 @@ class TranscribeOptions:
         check_fields(self)
         _require_range("vad_threshold", self.vad_threshold, 0, 1)
         _require_range("vad_min_silence", self.vad_min_silence, 0, 60)
+        if self.loudness_target is not None:
+            _require_range("loudness_target", self.loudness_target, -70, 0)
+            if self.loudness == "off":
+                raise UsageError("loudness_target has no effect without loudness: set that to ebu or rms")
         for temperature in self.temperatures:
             _require_range("temperature", temperature, 0, 10)
         if not self.temperatures:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,16 @@ def test_forgotten_closed_and_failed_recordings_leave_no_file_open(tones: Sound,
             Recording.open(file, max_memory_s=0)
             assert not file.closed
     assert open_files() == before
+
+
+def test_a_closed_recording_holds_no_samples(tones: Sound) -> None:
+    samples = tones.copy()
+    held = weakref.ref(samples)
+    recording = Recording.open(samples)
+    recording.close()
+    del samples
+    assert held() is None
+    assert recording.n_samples == 50_000
 
 
 def test_a_failing_progress_callback_leaves_no_file_open(tones: Sound) -> None:

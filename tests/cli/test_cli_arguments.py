@@ -91,6 +91,7 @@ def test_without_flags_the_options_are_the_defaults() -> None:
             {"max_initial_timestamp": None, "max_tokens": 100},
         ),
         (["--seed", "7", "--patience", "2"], {"seed": 7, "patience": 2.0}),
+        (["--loudness", "ebu", "--loudness-target", "-18.5"], {"loudness": "ebu", "loudness_target": -18.5}),
     ],
 )
 def test_flags_become_options(arguments: list[str], expected: dict[str, object]) -> None:
@@ -100,15 +101,16 @@ def test_flags_become_options(arguments: list[str], expected: dict[str, object])
 def test_every_flag_takes_a_value_of_its_type() -> None:
     for field in dataclasses.fields(TranscribeOptions):
         flag = "--" + field.name.replace("_", "-")
-        value = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"]}.get(
-            field.type.removesuffix(" | None"), ["1"]
-        )
+        values = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"], "Loudness": ["ebu"]}
+        value = values.get(field.type.removesuffix(" | None"), ["1"])
         arguments = [flag, *value]
         if field.name == "language":
             arguments = [flag, "Welsh"]
         if field.name == "hallucination_silence_threshold":
             arguments.append("--word-timestamps")
-        parsed, unknown = build_parser().parse_known_args(["transcribe", "a.mp3", *arguments])
+        if field.name == "loudness_target":
+            arguments = [flag, "-18.5", "--loudness", "rms"]
+        parsed, unknown = build_parser().parse_known_args(["transcribe", "a.mp3", *normalise(arguments)])
         assert unknown == []
         assert field.name in given_options(parsed, TranscribeOptions)
         assert isinstance(read_request(parsed).options, TranscribeOptions)

@@ -20,12 +20,12 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.cli.crew import files_at_once
+from choral.audio.stoppable import Stopped, open_until
+from choral.cli.crew import Crew
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import plan_outputs
 from choral.cli.sinks import FileSink
-from choral.cli.stoppable import Stopped, open_until
 from choral.cli.work import Request, Work
 from choral.types import SubtitleOptions, TranscribeOptions
 from terminal_screen import COMMAND
@@ -103,10 +103,11 @@ def test_files_share_the_engine_and_their_texts_are_those_of_each_alone(
     display = Counted()
     sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
     before = model.stats
-    assert Work(model, sink, display, REQUEST, Failures(), most_at_once).run(inputs) == 0
+    crew = Crew(model, REQUEST.options, most_at_once or model.requests_at_once)
+    assert Work(crew, sink, display, REQUEST, Failures()).run(inputs) == 0
     after = model.stats
     assert [(tmp_path / f"{path.stem}.txt").read_text() for path in clips] == texts
-    assert display.most_at_work == min(most_at_once or files_at_once("cpu"), len(clips))
+    assert display.most_at_work == min(most_at_once or model.requests_at_once, len(clips))
     assert (after.rows - before.rows > after.steps - before.steps) is (most_at_once != 1)
 
 
@@ -198,7 +199,7 @@ def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
     inputs = expand(map(str, clips)).found
     with package.load(tiny_en_pt) as model:
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert Work(model, sink, Counted(), REQUEST, Failures()).run(inputs) == 5
+        assert Work(Crew(model, REQUEST.options, len(inputs)), sink, Counted(), REQUEST, Failures()).run(inputs) == 5
     shown = capsys.readouterr()
     printed = re.findall(r"choral: (.*): its text went to standard output instead", shown.err)
     assert printed

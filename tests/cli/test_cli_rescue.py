@@ -13,6 +13,7 @@ import pytest
 
 import choral as package
 from choral import formats
+from choral.cli.crew import Crew
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import plan_outputs
@@ -57,7 +58,7 @@ def test_a_full_disk_ends_the_run_and_the_text_is_printed(
     with package.load(tiny_en_pt) as model:
         heard = model.transcribe(clips[0])
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert Work(model, sink, Unseen(), request, Failures(), most_at_once=1).run(inputs) == 5
+        assert Work(Crew(model, request.options, 1), sink, Unseen(), request, Failures()).run(inputs) == 5
     shown = capsys.readouterr()
     assert shown.out == formats.text(heard)
     told, note, end = shown.err.splitlines()

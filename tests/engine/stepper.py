@@ -15,7 +15,7 @@ from fake_runner import Clock, FakeRunner, Plan, Seconds, audio
 class Stepper:
     def __init__(self, runner: FakeRunner, most_encoded_together: int = 4) -> None:
         self.runner = runner
-        self.worker = Worker(runner, most_encoded_together)
+        self.worker = Worker(runner, runner.capacity, most_encoded_together)
         self.scheduler = self.worker.scheduler
         self.jobs: list[Job] = []
         runner.known = self.worker.cache

@@ -39,7 +39,7 @@ class Decoder:
         self._failures = 0
         self._failures_in_a_row = 0
         self._n_samples = 0
-        self._end_s = 0.0  # by the file's own clock, which counts gaps too
+        self._last: tuple[AudioFrame, int] | None = None  # with its time by the file's own clock, which counts gaps
 
     @property
     def total_s(self) -> float | None:
@@ -116,12 +116,20 @@ class Decoder:
         self._failures_in_a_row += 1
 
     def _inspect(self, frame: AudioFrame) -> None:
-        if frame.pts is not None and frame.time_base:
-            self._end_s = float(frame.pts * frame.time_base) + frame.samples / max(frame.sample_rate, 1)
-        if self._media.stream.codec_context.name.startswith("pcm_f"):
+        pts = frame.pts
+        if pts is not None:
+            self._last = frame, pts
+        if self._media.is_float:
             samples = channels_of(frame)
             if not np.isfinite(samples.min()) or not np.isfinite(samples.max()):
                 raise BadSamples(f"{self.name} has samples that are not numbers or infinite: export it again")
+
+    def _end_s(self) -> float:
+        """By the file's own clock; only now, because it is slow to tell."""
+        if self._last is None:
+            return 0.0
+        frame, pts = self._last
+        return float(pts * (frame.time_base or 0)) + frame.samples / max(frame.sample_rate, 1)
 
     def _require_sound(self) -> None:
         if self._n_samples:
@@ -136,5 +144,5 @@ class Decoder:
             places = "one damaged place was" if self._failures == 1 else f"{self._failures} damaged places were"
             yield f"{self.name}: {places} skipped"
         promised_s = self._media.promised_s
-        if promised_s is not None and max(decoded_s, self._end_s) < promised_s - EARLY_END_S:
+        if promised_s is not None and max(decoded_s, self._end_s()) < promised_s - EARLY_END_S:
             yield f"{self.name} ends early: transcribed the first {decoded_s:.1f} s of {promised_s:.1f} s"

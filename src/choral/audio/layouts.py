@@ -9,6 +9,7 @@ from eight channels on.
 from __future__ import annotations
 
 import ctypes
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,7 @@ def require_settled(frames: list[AudioFrame]) -> None:
             )
 
 
+@lru_cache(maxsize=64)
 def is_settled(layout_name: str) -> bool:
     """Whether the channels that the name may list, "3 channels (FL+FR+BC)", stand in ffmpeg's own order."""
     _, has_list, channels = layout_name.partition("channels (")

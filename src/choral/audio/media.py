@@ -40,6 +40,7 @@ class Media:
     container: av.container.InputContainer
     stream: AudioStream
     reader: Reader
+    is_float: bool  # stored as floating-point numbers, which may be none
     total_s: float | None  # for progress: a good guess
     promised_s: float | None  # what the header promises, where headers can be trusted
 
@@ -53,7 +54,9 @@ def open_media(source: Source) -> Media:
     try:
         stream = _audio_stream(container, source.name)
         settle_layout(stream)
-        return Media(container, stream, reader, _total_s(container), _promised_s(container, stream, missing_bytes))
+        is_float = stream.codec_context.name.startswith("pcm_f")
+        promised_s = _promised_s(container, stream, missing_bytes)
+        return Media(container, stream, reader, is_float, _total_s(container), promised_s)
     except MEDIA_ERRORS as error:
         container.close()
         raise _not_audio(source) from error

@@ -19,6 +19,7 @@ from choral.audio.constants import S16_SCALE, SAMPLE_RATE
 from choral.audio.samples import Samples, SamplesInMemory, SampleWriter
 from choral.audio.source import AudioInput, Source, open_source
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples
+from choral.types import LoudnessKind
 
 __all__ = ["AudioInput", "OnProgress", "Recording"]
 
@@ -35,7 +36,9 @@ class Recording:
         self, samples: Samples, *, n_samples: int, peak: float, name: str, warnings: tuple[str, ...] = ()
     ) -> None:
         self.n_samples = n_samples
+        self.peak = peak  # the largest magnitude; full scale is 1
         self.is_silent = peak < SILENCE_PEAK
+        self.levels_db: dict[LoudnessKind, float] = {}  # as far as they were measured
         self.name = name
         self.warnings = warnings
         self._samples = samples
@@ -55,7 +58,7 @@ class Recording:
         writer = SampleWriter(int(max_memory_s * SAMPLE_RATE))
         try:
             with open_source(audio) as source:
-                warnings = _decode(source, writer, on_progress, max_duration_s)
+                warnings = decode_into(writer, source, max_duration_s, on_progress)
             peak = writer.peak / S16_SCALE
             return cls(writer.finish(), n_samples=writer.n_samples, peak=peak, name=source.name, warnings=warnings)
         except BaseException:
@@ -93,6 +96,16 @@ class Recording:
         for start in range(0, self.n_samples, size):
             yield self.samples(start, start + size)
 
+    def read_through(self, wrap: Callable[[Samples], Samples]) -> None:
+        """From now on samples are read from what `wrap` makes of the store they lie in."""
+        self._samples = wrap(self._samples)
+
+    def amplified(self, gain: float) -> Recording:
+        """The same sound times `gain`; it reads from this recording, which must stay open."""
+        louder = SamplesAmplified(self, gain)
+        peak = self.peak * gain
+        return Recording(louder, n_samples=self.n_samples, peak=peak, name=self.name, warnings=self.warnings)
+
     def close(self) -> None:
         """Gives up the samples; also happens by itself when the recording is forgotten."""
         self._finalizer()
@@ -106,9 +119,21 @@ class Recording:
         self.close()
 
 
-def _decode(
-    source: Source, writer: SampleWriter, on_progress: OnProgress | None, max_duration_s: float
+class SamplesAmplified:
+    def __init__(self, recording: Recording, gain: float) -> None:
+        self._recording, self._gain = recording, np.float32(gain)
+
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        return self._recording.samples(start, stop) * self._gain
+
+    def close(self) -> None:
+        """The recording it reads from is its owner's to close."""
+
+
+def decode_into(
+    writer: SampleWriter, source: Source, max_duration_s: float, on_progress: OnProgress | None = None
 ) -> tuple[str, ...]:
+    """All samples of the source go to the writer; what comes back are the warnings."""
     from choral.audio.decode import Decoder
 
     decoder = Decoder(source)

@@ -35,7 +35,7 @@ class SamplesInMemory:
         return as_float(part)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._samples = self._samples[:0]
+        self._samples = self._samples[:0].copy()  # a view would keep all the others
 
 
 class SamplesOnDisk:
@@ -56,12 +56,13 @@ class SamplesOnDisk:
 
 
 class SampleWriter:
-    def __init__(self, max_memory_samples: int) -> None:
+    def __init__(self, max_memory_samples: int, file: IO[bytes] | None = None) -> None:
+        """With a file of the caller's own, everything goes there from the start."""
         self.n_samples = 0
         self.peak = 0  # the largest magnitude so far
         self._max_memory_samples = max_memory_samples
         self._pieces: list[npt.NDArray[np.int16]] = []
-        self._file: IO[bytes] | None = None
+        self._file = file
 
     def append(self, piece: npt.NDArray[np.int16]) -> None:
         if not piece.size:
@@ -70,7 +71,7 @@ class SampleWriter:
         self.peak = max(self.peak, int(piece.max()), -int(piece.min()))
         self._pieces.append(piece)
         if self._file is None and self.n_samples > self._max_memory_samples:
-            self._file = _temporary_file()
+            self._file = temporary_file()
         if self._file is not None:
             self._empty_into(self._file)
 
@@ -98,7 +99,7 @@ def as_float(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
     return np.multiply(samples, np.float32(1 / S16_SCALE), dtype=np.float32)
 
 
-def _temporary_file() -> IO[bytes]:
+def temporary_file() -> IO[bytes]:
     try:
         return tempfile.TemporaryFile()
     except OSError as error:

@@ -53,11 +53,17 @@ class Source:
         self.close()
 
 
+def scheme_of(audio: object) -> str | None:
+    """The protocol of an address, in small letters; None for anything else."""
+    match = _SCHEME.match(audio) if isinstance(audio, str) else None
+    return match.group(1).lower() if match else None
+
+
 def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) -> Source:
     if isinstance(audio, bytes | bytearray):
-        return _of_file(io.BytesIO(audio), "the given bytes", suffix="", is_ours=True)
-    if isinstance(audio, str) and (match := _SCHEME.match(audio)):
-        return _of_url(audio, match.group(1).lower())
+        return source_of(io.BytesIO(audio), "the given bytes", suffix="", is_ours=True)
+    if isinstance(audio, str) and (scheme := scheme_of(audio)):
+        return _of_url(audio, scheme)
     if isinstance(audio, str | os.PathLike):
         return _of_path(os.fspath(audio))
     if isinstance(audio, io.TextIOBase):
@@ -65,7 +71,7 @@ def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) ->
     if callable(getattr(audio, "read", None)):
         name = getattr(audio, "name", None)
         shown = name if isinstance(name, str) else "the given stream"
-        return _of_file(audio, shown, suffix=PurePosixPath(shown).suffix, is_ours=False)
+        return source_of(audio, shown, suffix=PurePosixPath(shown).suffix, is_ours=False)
     raise UsageError(
         f"audio is a {type(audio).__name__}; give a path, an http(s) address, bytes, "
         "a file opened in binary mode, or a numpy array"
@@ -76,22 +82,30 @@ def unreadable(name: str, error: OSError | ValueError) -> AudioError:
     return AudioError(f"{name} could not be read: {getattr(error, 'strerror', None) or error}")
 
 
-def _of_url(url: str, scheme: str) -> Source:
+def require_http(url: str, scheme: str) -> None:
     if scheme not in ("http", "https"):
         raise UsageError(f"{url}: {scheme} addresses are not supported; give a path or an http or https address")
+
+
+def suffix_of_url(url: str) -> str:
+    return PurePosixPath(urlsplit(url).path).suffix
+
+
+def _of_url(url: str, scheme: str) -> Source:
+    require_http(url, scheme)
     file = fetch.fetch(url)
-    return _of_file(file, shown(url), suffix=PurePosixPath(urlsplit(url).path).suffix, is_ours=True)
+    return source_of(file, shown(url), suffix=suffix_of_url(url), is_ours=True)
 
 
 def _of_path(path: str) -> Source:
     try:
         file = open(path, "rb")  # noqa: SIM115  the source closes it
     except (OSError, ValueError) as error:
-        raise _cannot_open(path, error) from error
-    return _of_file(file, path, suffix=os.path.splitext(path)[1], is_ours=True)
+        raise cannot_open(path, error) from error
+    return source_of(file, path, suffix=os.path.splitext(path)[1], is_ours=True)
 
 
-def _of_file(file: IO[bytes], name: str, *, suffix: str, is_ours: bool) -> Source:
+def source_of(file: IO[bytes], name: str, *, suffix: str, is_ours: bool) -> Source:
     opened = Source(name, suffix, file, is_ours)
     try:
         if not _is_seekable(file):
@@ -130,7 +144,7 @@ def _require_bytes(data: bytes) -> bytes:
     return data
 
 
-def _cannot_open(path: str, error: OSError | ValueError) -> AudioError:
+def cannot_open(path: str, error: OSError | ValueError) -> AudioError:
     if isinstance(error, IsADirectoryError) or _is_folder(path):
         return AudioNotFound(f"{path} is a folder: give the audio files in it")
     if isinstance(error, PermissionError):

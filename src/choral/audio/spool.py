@@ -16,9 +16,9 @@ from choral.errors import AudioTooLarge, StorageError
 MEMORY_BYTES = 32 * 2**20
 
 
-def spool(chunks: Iterable[bytes], name: str, limit_bytes: int) -> IO[bytes]:
+def spool(chunks: Iterable[bytes], name: str, limit_bytes: int, memory_bytes: int = MEMORY_BYTES) -> IO[bytes]:
     """A seekable file, at its start, with everything that `chunks` gave."""
-    file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=MEMORY_BYTES))  # noqa: SIM115  handed out
+    file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=memory_bytes))  # noqa: SIM115  handed out
     written_bytes = 0
     try:
         for chunk in chunks:

@@ -88,12 +88,12 @@ def write_requests(sounds: Sequence[Sound], folder: Path, seed: int) -> tuple[Re
         noise = np.random.default_rng((seed, index)).integers(-1, 2, sound.samples.size)
         scaled = np.rint(sound.samples * FULL_SCALE).astype(np.int32) + noise
         path = folder / f"{index:05d}.flac"
-        _write_flac(path, scaled.clip(-FULL_SCALE, FULL_SCALE - 1).astype(np.int16))
+        write_flac(path, scaled.clip(-FULL_SCALE, FULL_SCALE - 1).astype(np.int16))
         requests.append(Request(str(path), sound.language))
     return tuple(requests)
 
 
-def _write_flac(path: Path, samples: npt.NDArray[np.int16]) -> None:
+def write_flac(path: Path, samples: npt.NDArray[np.int16]) -> None:
     import av
 
     with av.open(str(path), "w", format="flac") as container:

@@ -1,16 +1,13 @@
 """Speed of what happens before the model: decoding, mel spectrograms beside other packages, voice detection.
 
-`measure` runs everything and gives a `PrepReport`; `report` writes it as lines, the last one JSON. Packages that
-are not installed are left out. Rounds are interleaved, so that a busy moment of the machine hits all alike.
+`measure` runs everything and gives a `PrepReport`; `report` writes it as lines. Packages that are not installed are
+left out. Rounds are interleaved, so that a busy moment of the machine hits all alike.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import importlib.util
-import io
-import json
 import statistics
 import time
 from collections.abc import Callable
@@ -25,6 +22,7 @@ from choral.audio.mel import log_mel
 from choral.audio.recording import AudioInput, Recording
 from choral.audio.vad import speech_probabilities
 from choral.bench.machine import Machine, this_machine
+from choral.bench.made_up import FORMATS, sound_bytes
 
 ROUNDS = 25
 MADE_UP_S = 120
@@ -56,7 +54,7 @@ class PrepReport:
 
 def measure(audio: str | Path | None = None, *, rounds: int = ROUNDS) -> PrepReport:
     """Measures with `audio`, or with sound made up for the purpose."""
-    given: AudioInput = _made_up_mp3() if audio is None else audio
+    given: AudioInput = made_up_mp3() if audio is None else audio
     with Recording.open(given) as recording:
         decode_s = _median_s([_seconds(lambda: Recording.open(given).close()) for _ in range(_few(rounds))])
         vad_s = _median_s([_seconds(lambda: speech_probabilities(recording)) for _ in range(_few(rounds))])
@@ -78,7 +76,7 @@ def report(measured: PrepReport) -> str:
     lines += [f"{mel.name:30} {mel.n_mels:>5} {mel.window_ms:>8.2f} {mel.times_choral:>9.2f}" for mel in measured.mel]
     lines += ["", f"decoding         {measured.decode_speed:>7.0f} × real time"]
     lines += [f"voice detection  {measured.vad_speed:>7.0f} × real time", ""]
-    return "\n".join([*lines, json.dumps(dataclasses.asdict(measured), ensure_ascii=False)]) + "\n"
+    return "\n".join(lines)
 
 
 def _mel_times(window: Samples, n_mels: int, rounds: int) -> list[MelTime]:
@@ -134,21 +132,5 @@ def _few(rounds: int) -> int:
     return max(1, rounds // 8)
 
 
-def _made_up_mp3() -> bytes:
-    """Two minutes of hum, hiss and pauses at 44.1 kHz, as mp3."""
-    import av
-
-    rate = 44_100
-    seconds = np.arange(MADE_UP_S * rate, dtype=np.float32) / rate
-    voice = sum(np.sin(2 * np.pi * 120 * k * seconds) / k for k in range(1, 20))
-    loudness = np.maximum(0, np.sin(2 * np.pi * 0.4 * seconds)) * (0.6 + 0.4 * np.sin(2 * np.pi * 4 * seconds))
-    hiss = np.random.default_rng(0).standard_normal(seconds.size)
-    sound = ((0.2 * loudness * voice + 0.003 * hiss) * 2**15).clip(-(2**15), 2**15 - 1).astype(np.int16)
-    file = io.BytesIO()
-    with av.open(file, "w", format="mp3") as container:
-        stream = container.add_stream("libmp3lame", rate=rate, layout="mono")
-        frame = av.AudioFrame.from_ndarray(sound[None], format="s16", layout="mono")
-        frame.sample_rate = rate
-        for packet in [*stream.encode(frame), *stream.encode(None)]:
-            container.mux(packet)
-    return file.getvalue()
+def made_up_mp3() -> bytes:
+    return sound_bytes(FORMATS[0], MADE_UP_S)

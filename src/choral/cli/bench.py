@@ -1,4 +1,4 @@
-"""`choral bench prep|wer`: measurements that anyone can repeat; the last line of each is JSON."""
+"""`choral bench …`: measurements that anyone can repeat; the last line of each is JSON."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli import bench_engine, bench_gpu, bench_speed, bench_strategies
+from choral.cli import bench_engine, bench_gpu, bench_jobs, bench_prep, bench_speed, bench_strategies
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import write_stdout
@@ -36,20 +36,15 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     )
     parser.set_defaults(parser=parser)
     actions = parser.add_subparsers(prog="choral bench", title="commands", metavar="COMMAND")
-    _add_prep(actions)
+    bench_prep.add_prep(actions)
     _add_wer(actions)
     bench_speed.add_peers(actions)
     bench_strategies.add_strategies(actions)
     bench_engine.add_engine(actions)
     bench_engine.add_fairness(actions)
     bench_gpu.add_gpu(actions)
-
-
-def _add_prep(actions: argparse._SubParsersAction[Any]) -> None:
-    text = "speed of decoding audio and of the mel spectrogram, beside peers"
-    prep: Parser = actions.add_parser("prep", help=text, description=text[0].upper() + text[1:] + ".")
-    prep.add_argument("file", nargs="?", metavar="AUDIO", help="what to measure with (default: made-up sound)")
-    prep.set_defaults(run=run_prep, parser=prep)
+    bench_jobs.add_chaos(actions)
+    bench_jobs.add_worker_memory(actions)
 
 
 def _add_wer(actions: argparse._SubParsersAction[Any]) -> None:
@@ -71,13 +66,6 @@ def _add_wer(actions: argparse._SubParsersAction[Any]) -> None:
     add_machine_flags(wer.add_argument_group("model and machine"))
     add_flags(wer.add_argument_group("transcription"), TranscribeOptions, WER_FLAGS)
     wer.set_defaults(run=run_wer, parser=wer)
-
-
-def run_prep(arguments: argparse.Namespace) -> int:
-    from choral.bench import prep
-
-    write_stdout(prep.report(prep.measure(arguments.file)))
-    return 0
 
 
 def run_wer(arguments: argparse.Namespace) -> int:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from choral.cli.inputs import Input
 from choral.types import Segment, TranscribeOptions, Transcript
@@ -19,8 +19,6 @@ from choral.types import Segment, TranscribeOptions, Transcript
 if TYPE_CHECKING:
     from choral.api import Model
 
-# About as many as the engine has places for, so that long files, which are one window after another, fill it.
-FILES_AT_ONCE = {"cpu": 16, "cuda": 64}
 GRACE_S = 2.0  # for threads to end; one that waits for a pipe or a server may never
 
 
@@ -52,15 +50,27 @@ class Failed:
 Report = Heard | Moved | Finished | Failed
 
 
-def files_at_once(device: str) -> int:
-    return sum(FILES_AT_ONCE[name.partition(":")[0]] for name in device.split(", "))
+class AnyCrew(Protocol):
+    """Whoever works on inputs and reports: threads of this process, or workers anywhere."""
+
+    size: int  # inputs at work at once
+
+    def begin(self, item: Input) -> None: ...
+
+    def next_report(self) -> Report: ...
+
+    def reports_so_far(self) -> Iterator[Report]:
+        """Those that are there already, without waiting."""
+        ...
+
+    def stop(self) -> None: ...
 
 
 class Crew:
     """As many as there may be: their recordings together take no more memory than one alone may."""
 
     def __init__(self, model: Model, options: TranscribeOptions, size: int) -> None:
-        self._model, self._options, self._size = model, options, size
+        self._model, self._options, self.size = model, options, size
         self._reports: SimpleQueue[Report] = SimpleQueue()
         self._wanted_no_more = threading.Event()
         self._threads: set[threading.Thread] = set()
@@ -98,9 +108,9 @@ class Crew:
 
     def _transcribe(self, item: Input) -> Transcript:
         from choral.audio.recording import MAX_MEMORY_S
-        from choral.cli.stoppable import open_until
+        from choral.audio.stoppable import open_until
 
-        with open_until(self._wanted_no_more, item.audio, max_memory_s=MAX_MEMORY_S / self._size) as recording:
+        with open_until(self._wanted_no_more, item.audio, max_memory_s=MAX_MEMORY_S / self.size) as recording:
             return self._model.transcribe(
                 recording,
                 self._options,

@@ -10,6 +10,7 @@ from typing import Any
 
 from choral.cli.arguments import Parser
 from choral.cli.bars import download_bar
+from choral.cli.crew import Crew
 from choral.cli.failures import Failures
 from choral.cli.inputs import Input, expand, require_stdin
 from choral.cli.loading import add_machine_flags, load_model
@@ -44,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
             message(f"model {model.name} on {model.device}, {model.compute_type}")
         request = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
         # One after another: lines of several files in between each other would tell nobody anything.
-        return Work(model, TimedLines(display), display, request, failures, most_at_once=1).run(inputs.found)
+        return Work(Crew(model, request.options, 1), TimedLines(display), display, request, failures).run(inputs.found)
 
 
 def sample_path() -> Path:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, get_args
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
 
 from choral.cli.arguments import describe
 from choral.cli.bars import download_bar
@@ -57,10 +58,17 @@ def settings_of(arguments: argparse.Namespace) -> EngineSettings:
     )
 
 
-def load_model(arguments: argparse.Namespace) -> Model:
-    """The model that the flags name, fetched first if needed."""
+def machine_flags(arguments: argparse.Namespace) -> list[str]:
+    """The same flags for another process."""
+    names = ("model", "engine", "device", "devices", "compute_type", "threads")
+    given = [(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in names]
+    return [f"{flag}={value}" for flag, value in given if value not in (None, "")]
+
+
+def load_model(arguments: argparse.Namespace, **changes: Any) -> Model:
+    """The model that the flags name, fetched first if needed; `changes` are further settings of the engine."""
     import choral
 
     label = f"loading {arguments.model}" if arguments.model else "loading the model"
     with download_bar(label, is_quiet=getattr(arguments, "quiet", False)) as on_download:
-        return choral.load_with(settings_of(arguments), arguments.model, on_download=on_download)
+        return choral.load_with(replace(settings_of(arguments), **changes), arguments.model, on_download=on_download)

@@ -7,15 +7,17 @@ what is wrong with the command or the model, or a full disk, stops the run.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
+from choral.cli.crew import Crew
 from choral.cli.failures import Failures
-from choral.cli.inputs import expand, require_stdin
+from choral.cli.inputs import Inputs, expand, require_stdin
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import make_folder, plan_outputs, read_formats, require_stdout
-from choral.cli.progress import open_progress
+from choral.cli.progress import Display, open_progress
 from choral.cli.sinks import FileSink, Sink, StdoutSink
 from choral.cli.work import Request, Work
 from choral.errors import UsageError
@@ -47,6 +49,7 @@ kinds of failure
 FLAGS: dict[str, tuple[str, ...]] = {
     "language and task": ("language", "task"),
     "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "clip_timestamps"),
+    "loudness": ("loudness", "loudness_target"),
     "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations"),
     "prompts": (
         "initial_prompt",
@@ -80,12 +83,19 @@ SUBTITLE_FLAGS = ("highlight_words", "max_line_width", "max_line_count", "max_wo
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("audio", nargs="+", metavar="AUDIO", help=argparse.SUPPRESS)
-    output = parser.add_argument_group("output")
+    add_output_flags(parser.add_argument_group("output"))
+    add_machine_flags(parser.add_argument_group("model and machine"))
+    add_transcription_flags(parser)
+
+
+def add_output_flags(output: argparse._ArgumentGroup) -> None:
     formats = describe(f"{'|'.join(FORMATS)}|all, or several separated by commas", "text")
     output.add_argument("--format", default="text", metavar="NAME", help=formats)
     output.add_argument("--output-dir", metavar="FOLDER", help="write files into this folder, made if needed")
     output.add_argument("--quiet", action="store_true", help="no progress, notes or warnings: only results and errors")
-    add_machine_flags(parser.add_argument_group("model and machine"))
+
+
+def add_transcription_flags(parser: Parser) -> None:
     for heading, names in FLAGS.items():
         add_flags(parser.add_argument_group(heading), TranscribeOptions, names)
     add_flags(parser.add_argument_group("subtitles (switch word timestamps on)"), SubtitleOptions, SUBTITLE_FLAGS)
@@ -98,21 +108,23 @@ def run(arguments: argparse.Namespace) -> int:
     if not inputs.found:
         return failures.exit_code
     require_stdin(inputs)
-    is_to_stdout = inputs.is_single and arguments.output_dir is None
-    if is_to_stdout and len(request.formats) > 1:
-        raise UsageError("several formats of one file cannot all go to standard output: give --output-dir")
-    folder = Path(arguments.output_dir or ".")
-    if is_to_stdout:
-        require_stdout()
-    else:
-        make_folder(folder)
+    open_sink = choose_sink(arguments.output_dir, inputs, request)
     with closing(load_model(arguments)) as model, open_progress(len(inputs.found), is_quiet=arguments.quiet) as display:
-        sink: Sink
-        if is_to_stdout:
-            sink = StdoutSink(request.formats[0], request.subtitles, display)
-        else:
-            sink = FileSink(plan_outputs(inputs.found, folder, request.formats), request.formats, request.subtitles)
-        return Work(model, sink, display, request, failures).run(inputs.found)
+        crew = Crew(model, request.options, min(len(inputs.found), model.requests_at_once))
+        return Work(crew, open_sink(display), display, request, failures).run(inputs.found)
+
+
+def choose_sink(output_dir: str | None, inputs: Inputs, request: Request) -> Callable[[Display], Sink]:
+    """Where results go, found to be usable before the work begins."""
+    if not inputs.is_single or output_dir is not None:
+        folder = Path(output_dir or ".")
+        make_folder(folder)
+        plan = plan_outputs(inputs.found, folder, request.formats)
+        return lambda display: FileSink(plan, request.formats, request.subtitles)
+    if len(request.formats) > 1:
+        raise UsageError("several formats of one file cannot all go to standard output: give --output-dir")
+    require_stdout()
+    return lambda display: StdoutSink(request.formats[0], request.subtitles, display)
 
 
 def read_request(arguments: argparse.Namespace) -> Request:

@@ -12,21 +12,17 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from choral.cli.crew import Crew, Failed, Finished, Heard, Moved, Report, files_at_once
+from choral.cli.crew import AnyCrew, Failed, Finished, Heard, Moved, Report
 from choral.cli.failures import Failure, Failures
 from choral.cli.inputs import Input
 from choral.cli.interrupts import interrupt_code
 from choral.cli.outputs import write_stdout
 from choral.cli.progress import Display, FileProgress, clock, message, speed
 from choral.cli.sinks import Sink, Unwritten
-from choral.errors import AudioError, EngineError, StorageError
+from choral.errors import AudioError, EngineError, JobError, StorageError
 from choral.formats import text
 from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
-
-if TYPE_CHECKING:
-    from choral.api import Model
 
 
 @dataclass(frozen=True)
@@ -51,49 +47,46 @@ class AtWork:
 
 @dataclass
 class Work:
-    model: Model
+    crew: AnyCrew
     sink: Sink
     display: Display
     request: Request
     failures: Failures
-    most_at_once: int | None = None  # None: what suits the device
     n_done: int = 0
     audio_s: float = 0.0
     is_disk_full: bool = False
     at_work: dict[Input, AtWork] = field(default_factory=dict)  # in the order they were begun
 
     def run(self, inputs: Sequence[Input]) -> int:
-        """The exit code of the run. Where it ends early, the model is closed."""
+        """The exit code of the run. Where it ends early, so does the crew."""
         started_s = time.monotonic()
-        size = min(len(inputs), self.most_at_once or files_at_once(self.model.device))
-        crew = Crew(self.model, self.request.options, size)
         try:
-            self._go_through(inputs, crew, size)
+            self._go_through(inputs)
             if self.is_disk_full:
-                self._stop(crew, "stopped, because no result can be written", len(inputs))
+                self._stop("stopped, because no result can be written", len(inputs))
                 return self.failures.exit_code
         except KeyboardInterrupt as interrupt:
-            self._stop(crew, "stopped", len(inputs))
+            self._stop("stopped", len(inputs))
             return interrupt_code(interrupt)
         except StorageError:
             if len(inputs) > 1:
-                self._stop(crew, "stopped", len(inputs))
+                self._stop("stopped", len(inputs))
             raise
         finally:
             if self.at_work:
-                crew.stop()
+                self.crew.stop()
         if len(inputs) > 1:
             self.display.note(self._total(time.monotonic() - started_s))
         return self.failures.exit_code
 
-    def _go_through(self, inputs: Sequence[Input], crew: Crew, size: int) -> None:
+    def _go_through(self, inputs: Sequence[Input]) -> None:
         waiting = deque(inputs)
         while (waiting or self.at_work) and not self.is_disk_full:
-            while waiting and len(self.at_work) < size:
+            while waiting and len(self.at_work) < self.crew.size:
                 item = waiting.popleft()
                 self.at_work[item] = AtWork(item, self.display.start_file(item.file_name))
-                crew.begin(item)
-            self._take(crew.next_report())
+                self.crew.begin(item)
+            self._take(self.crew.next_report())
 
     def _take(self, report: Report) -> None:
         work = self.at_work[report.item]
@@ -107,7 +100,7 @@ class Work:
                 self._leave(work)
                 self._warn(item, transcript)
                 self._deliver(work, transcript)
-            case Failed(item, AudioError() | EngineError() as error):
+            case Failed(item, AudioError() | EngineError() | JobError() as error):
                 self._leave(work)
                 with self.display.paused():
                     self.failures.tell(Failure(item.label, error))
@@ -146,9 +139,9 @@ class Work:
             with self.display.paused():
                 message(f"choral: {item.label}: warning: {warning}")
 
-    def _stop(self, crew: Crew, said: str, n_inputs: int) -> None:
+    def _stop(self, said: str, n_inputs: int) -> None:
         """Keeps what was finished or decided of every input under way, and says where."""
-        for report in crew.reports_so_far():
+        for report in self.crew.reports_so_far():
             self._take(report)
         places = [place for work in self.at_work.values() if (place := self._keep(work))]
         kept = f"; what was decided {', '.join(places)}" if places else ""

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from choral.audio.constants import WINDOW_FRAMES
@@ -46,11 +46,13 @@ class Engine:
     def __init__(self, runner: Runner, settings: EngineSettings) -> None:
         self.name, self.device, self.compute_type = runner.name, runner.device, runner.compute_type
         self.capacity, self.settings = runner.capacity, settings
+        if settings.cache_bytes >= 0:
+            self.capacity = replace(runner.capacity, cache_bytes=settings.cache_bytes)
         self.windows_per_step = max(1, settings.encoder_budget // WINDOW_FRAMES)
-        self._worker = Worker(runner, self.windows_per_step)
+        self._worker = Worker(runner, self.capacity, self.windows_per_step)
         if settings.warm_up if settings.warm_up is not None else runner.device != "cpu":
             try_largest_step(self._worker)
-        log.info(describe(runner, settings, self.windows_per_step))
+        log.info(describe(runner, self.capacity, settings, self.windows_per_step))
         self._lock = threading.Lock()
         self._is_closed = False
         self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
@@ -142,9 +144,8 @@ def take_on(caller: Caller, known: weakref.WeakSet[Caller], n_waiting: int, limi
     known.add(caller)
 
 
-def describe(runner: Runner, settings: EngineSettings, windows_per_step: int) -> str:
+def describe(runner: Runner, capacity: Capacity, settings: EngineSettings, windows_per_step: int) -> str:
     """What the engine found at its start, in one line."""
-    capacity: Capacity = runner.capacity
     return (
         f"{runner.name} on {runner.device} in {runner.compute_type}: encoder budget {settings.encoder_budget:,} "
         f"frames, at most {windows_per_step} windows a step; {capacity.n_slots} slots of "

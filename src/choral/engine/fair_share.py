@@ -15,7 +15,8 @@ from itertools import count
 from typing import get_args
 
 from choral.engine.steps import Job
-from choral.engine.window import Caller, Priority
+from choral.engine.window import Caller
+from choral.types import Priority
 
 CHARGE: dict[Priority, float] = {"interactive": 0.25, "batch": 1.0}
 

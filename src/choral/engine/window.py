@@ -9,17 +9,16 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.mel import log_mel
-from choral.types import Task
+from choral.types import Priority, Task
 
 Result = TypeVar("Result")
-Priority = Literal["interactive", "batch"]  # batch work waits for interactive work, but never for ever
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from queue import Empty, SimpleQueue
 
 from choral.engine.decoding import device_failed
 from choral.engine.encoder_cache import EncoderCache
-from choral.engine.runner import Runner, Start
+from choral.engine.runner import Capacity, Runner, Start
 from choral.engine.scheduler import Scheduler
 from choral.engine.slots import Slots
 from choral.engine.steps import Align, Decode, Encode, Failed, Finished, Job, Ongoing, Outcome, Prefill, Step
@@ -67,9 +67,8 @@ class Over:
 
 
 class Worker:
-    def __init__(self, runner: Runner, most_encoded_together: int) -> None:
+    def __init__(self, runner: Runner, capacity: Capacity, most_encoded_together: int) -> None:
         self.runner = runner
-        capacity = runner.capacity
         self.cache: EncoderCache[object] = EncoderCache(capacity.cache_bytes)
         self.scheduler = Scheduler(Slots(capacity.n_slots), self.cache, most_encoded_together, capacity.n_lanes)
         self.queue: SimpleQueue[Submitted | GivenUp | Forget | Over] = SimpleQueue()

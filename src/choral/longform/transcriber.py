@@ -6,10 +6,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
+from choral.audio.loudness import at_loudness
 from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
-from choral.engine.window import Caller, Priority
+from choral.engine.window import Caller
 from choral.longform.chain import Chain, Request
 from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening
 from choral.longform.drive import run_chains
@@ -18,7 +19,7 @@ from choral.longform.speech import cut_to_windows, keep_speech
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
-from choral.types import Segment, TranscribeOptions, Transcript
+from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 SHORTEST_S = 0.1
 
@@ -47,6 +48,8 @@ class Transcriber:
         """Checks the options against the model; the work is done as the transcription is iterated."""
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
+        if options.loudness != "off":
+            recording = at_loudness(recording, options.loudness, options.loudness_target)
         return Transcription(self, recording, options, on_progress, Caller(priority))
 
 

@@ -2,7 +2,7 @@
 
 Only http and https. A request ends in a response, in `RefusedError` (asking again is of no use) or in
 `UnreachableError` (it may work another time). Credentials in an address become a header: they go to no other
-server on a redirect and stand in no text.
+server on a redirect and stand in no text. A request with a body is a POST, and follows no redirect.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from typing import IO, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from choral.errors import ChoralError, DownloadFailed, ModelCorrupt
+from choral.remote.guard import AddressRefused, Guard
+from choral.remote.guarded import GuardedHandler, GuardedTlsHandler
+from choral.remote.lifeline import Lifeline
 from choral.remote.pip_config import pip_settings
 
 _CHUNK_BYTES = 1 << 18
@@ -39,10 +42,15 @@ class RangeError(RefusedError):
     """The server has no bytes from where we wanted to go on."""
 
 
+class ForbiddenError(RefusedError):
+    """The guard does not let requests go there."""
+
+
 class UnreachableError(Exception):
-    def __init__(self, text: str, wait_s: float = 0.0) -> None:
+    def __init__(self, text: str, wait_s: float = 0.0, status: int | None = None) -> None:
         super().__init__(text)
         self.wait_s = wait_s
+        self.status = status
 
 
 @dataclass(frozen=True)
@@ -85,19 +93,36 @@ class Address:
         return self.errors.too_large(text)
 
 
-def open_url(url: str, *, headers: Mapping[str, str], timeout_s: float, proxy: str | None = None) -> HTTPResponse:
-    """The response of a GET; the caller closes it."""
+def open_url(
+    url: str,
+    *,
+    headers: Mapping[str, str],
+    timeout_s: float,
+    proxy: str | None = None,
+    body: bytes | None = None,
+    guard: Guard | None = None,
+    lifeline: Lifeline | None = None,
+) -> HTTPResponse:
+    """The response of a GET, or of a POST where there is a body; the caller closes it.
+
+    With a guard the request goes only where that permits, through no proxy, and ends when the lifeline is cut.
+    """
+    assert guard is None or proxy is None
+    assert guard is not None or lifeline is None
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RefusedError("not an http or https address")
-        request = web.Request(_sendable(_without_credentials(parts)), headers=_all_headers(parts, headers))
-        return cast(HTTPResponse, _opener(proxy).open(request, timeout=timeout_s))
+        request = web.Request(_sendable(_without_credentials(parts)), body, _all_headers(parts, headers))
+        opener = _opener(proxy) if guard is None else _guarded_opener(guard, lifeline or Lifeline())
+        return cast(HTTPResponse, opener.open(request, timeout=timeout_s))
     except urllib.error.HTTPError as error:
-        with error:
-            raise _of_status(error) from None
+        error.close()
+        raise _of_status(error) from None
     except urllib.error.URLError as error:
         raise _of_reason(error.reason) from error
+    except AddressRefused as error:
+        raise ForbiddenError(str(error)) from error
     except (InvalidURL, ValueError) as error:
         raise RefusedError(f"not an address that can be asked ({error})") from error
     except (HTTPException, OSError) as error:
@@ -164,7 +189,7 @@ def _of_status(error: urllib.error.HTTPError) -> RefusedError | UnreachableError
         return RangeError(text, error.code)
     if error.code in _WORTH_ANOTHER_TRY:
         wait = error.headers.get("Retry-After", "") if error.headers else ""
-        return UnreachableError(text, float(wait) if wait.isdecimal() else 0.0)
+        return UnreachableError(text, float(wait) if wait.isdecimal() else 0.0, error.code)
     return RefusedError(text, error.code)
 
 
@@ -189,9 +214,12 @@ class _Redirects(web.HTTPRedirectHandler):
     def redirect_request(
         self, req: web.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> web.Request | None:
+        if req.data is not None:
+            return None  # what was meant for one server goes to no other
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and _origin(newurl) != _origin(req.full_url):
             following.remove_header("Authorization")
+        fp.close()  # or all that the server cares to send with its redirect would be read into memory
         return following
 
 
@@ -208,12 +236,18 @@ class _Https(web.HTTPSHandler):
 
 @functools.cache
 def _opener(proxy: str | None) -> web.OpenerDirector:
-    opener = web.OpenerDirector()
     proxies = {"http": proxy, "https": proxy} if proxy else None
+    return _opener_of(web.ProxyHandler(proxies), web.HTTPHandler(), _Https())
+
+
+def _guarded_opener(guard: Guard, lifeline: Lifeline) -> web.OpenerDirector:
+    return _opener_of(GuardedHandler(guard, lifeline), GuardedTlsHandler(guard, lifeline, _tls_context))
+
+
+def _opener_of(*connecting: web.BaseHandler) -> web.OpenerDirector:
+    opener = web.OpenerDirector()
     for handler in (
-        web.ProxyHandler(proxies),
-        web.HTTPHandler(),
-        _Https(),
+        *connecting,
         _Redirects(),
         web.HTTPErrorProcessor(),
         web.HTTPDefaultErrorHandler(),

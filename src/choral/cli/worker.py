@@ -1,0 +1,157 @@
+"""`choral worker`: takes jobs from Redis and transcribes them, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import signal
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from choral.cli.arguments import Parser, add_flags, describe, given_options
+from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.queue_flags import add_redis_flags
+from choral.errors import UsageError
+
+if TYPE_CHECKING:
+    from choral.api import Model
+    from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.settings import WorkerSettings
+
+CACHE_BYTES = 256 * 2**20  # jobs rarely come twice with the same audio: what lies longer is only memory
+SECRET = "CHORAL_WEBHOOK_SECRET"
+DESCRIPTION = """\
+Take jobs from Redis and transcribe them, until told to stop. Start as many as you like, on as many
+machines as you like: a job whose worker dies is taken over by another.
+
+SIGTERM or Ctrl-C: no more jobs are taken, what is under way is finished, and what is not done in time
+is handed back. A second one ends at once; nothing is lost then either.
+"""
+EPILOG = f"""\
+Webhooks are signed with the secret in {SECRET}, or in the file that --webhook-secret-file
+names. `choral submit` sends jobs, `choral jobs` shows them.
+
+exit codes: 0 told to stop, or a burst that is done; 2 usage, 4 model, 6 engine, 7 missing package,
+9 Redis
+"""
+FLAGS = {
+    "batches": ("batch_size", "batch_wait_s", "prep_ahead"),
+    "failures": ("claim_after_s", "max_attempts", "max_crashes", "retry_s", "drain_s"),
+    "webhooks": ("webhook_s", "webhook_retry_s", "result_link"),
+}
+PREP_FLAGS = (
+    "processes", "fetches", "memory_bytes", "max_bytes", "max_audio_s", "fetch_timeout_s", "stall_timeout_s",
+    "decode_timeout_s", "roots", "allowed_hosts",
+)  # fmt: skip
+
+
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.logs import LogFormat
+    from choral.jobs.settings import WorkerSettings
+
+    parser: Parser = commands.add_parser(
+        "worker",
+        help="transcribe jobs from a queue in Redis",
+        usage="choral worker [options]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    queue = parser.add_argument_group("queue")
+    add_redis_flags(queue)
+    queue.add_argument("--burst", action="store_true", help="empty the queue, retries and webhooks included, and exit")
+    add_machine_flags(parser.add_argument_group("model and machine"))
+    for heading, names in FLAGS.items():
+        group = parser.add_argument_group(heading)
+        add_flags(group, WorkerSettings, names)
+    group.add_argument(
+        "--webhook-secret-file", type=Path, metavar="FILE", help="the secret that webhooks are signed with"
+    )
+    add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
+    watching = parser.add_argument_group("watching")
+    watching.add_argument("--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus at this port")
+    formats = get_args(LogFormat)
+    watching.add_argument(
+        "--log-format",
+        choices=formats,
+        default="text",
+        metavar="|".join(formats),
+        help=describe("of log lines", "text"),
+    )
+    watching.add_argument("--quiet", action="store_true", help="log only what is wrong")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.logs import write_logs
+    from choral.jobs.settings import WorkerSettings
+    from choral.jobs.worker import new_worker_name
+    from choral.remote.guard import Guard
+
+    settings = WorkerSettings(**given_options(arguments, WorkerSettings))
+    prep = PrepSettings(**given_options(arguments, PrepSettings))
+    Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
+    secret = read_secret(arguments.webhook_secret_file)
+    asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
+    with closing(load_model(arguments, cache_bytes=CACHE_BYTES)) as model:
+        name = new_worker_name()
+        write_logs(arguments.log_format, name, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
+        asyncio.run(work(arguments, name, model, prep, settings, secret))
+    return 0
+
+
+def read_secret(file: Path | None) -> str:
+    if file is None:
+        return os.environ.get(SECRET, "")
+    try:
+        return file.read_text().strip()
+    except OSError as error:
+        raise UsageError(f"the webhook secret in {file} cannot be read: {error.strerror}") from error
+
+
+async def greet(arguments: argparse.Namespace) -> None:
+    from choral.jobs.client import AsyncClient
+
+    async with AsyncClient(arguments.redis) as client:
+        await client.counts()
+
+
+async def work(
+    arguments: argparse.Namespace, name: str, model: Model, prep: PrepSettings, settings: WorkerSettings, secret: str
+) -> None:
+    from choral.audio.prep.pool import PrepPool
+    from choral.jobs.connection import chosen_url, connect, shown_redis
+    from choral.jobs.keys import Keys
+    from choral.jobs.metrics import Metrics, served
+    from choral.jobs.store import Store
+    from choral.jobs.worker import Worker, log
+
+    url = chosen_url(arguments.redis)
+    metrics = Metrics()
+    async with connect(url) as redis:
+        with PrepPool(prep) as pool, served(metrics, arguments.metrics_port):
+            store = Store(redis, Keys(settings.namespace))
+            worker = Worker(
+                store, model, pool, settings, shown=shown_redis(url), name=name, webhook_secret=secret, metrics=metrics
+            )
+            stop_on_signals(worker.stop)
+            log.info("%s takes jobs from %s with %s on %s", name, shown_redis(url), model.name, model.device)
+            await worker.run(is_burst=arguments.burst)
+            log.info("%s ends", name)
+
+
+def stop_on_signals(stop: Any) -> None:
+    """The first asks it to end; after that each does what it always does."""
+    loop = asyncio.get_running_loop()
+
+    def ask() -> None:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask)

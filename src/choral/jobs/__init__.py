@@ -1,0 +1,26 @@
+"""Durable jobs over Redis: producers submit audio, any number of workers transcribe it, and nothing is lost."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from choral.jobs.client import AsyncClient
+    from choral.jobs.record import JobRecord
+    from choral.jobs.settings import ClientSettings, WorkerSettings
+    from choral.jobs.sync import Client
+
+__all__ = ["AsyncClient", "Client", "ClientSettings", "JobRecord", "WorkerSettings"]
+
+_HOMES = {
+    "AsyncClient": "choral.jobs.client",
+    "Client": "choral.jobs.sync",
+    "ClientSettings": "choral.jobs.settings",
+    "JobRecord": "choral.jobs.record",
+    "WorkerSettings": "choral.jobs.settings",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'choral.jobs' has no attribute {name!r}")

@@ -1,0 +1,21 @@
+-- ARGV: id, worker, state (failed, dead, cancelled or waiting), error, error_kind, timings, delay_s
+local id, job, state = ARGV[1], job_key(ARGV[1]), ARGV[3]
+if not is_with(id, ARGV[2]) then
+  return 'late'
+end
+redis.call('HSET', job, 'timings', ARGV[6])
+if ARGV[4] ~= '' then
+  redis.call('HSET', job, 'error', ARGV[4], 'error_kind', ARGV[5])
+end
+if state ~= 'waiting' then
+  finish(id, state)
+elseif redis.call('HEXISTS', job, 'cancel') == 1 then
+  finish(id, 'cancelled')
+else
+  leave_queue(id)
+  redis.call('HDEL', job, 'entry', 'phase')
+  redis.call('HSET', job, 'state', 'waiting', 'due_at', now + tonumber(ARGV[7]))
+  redis.call('ZADD', delayed_key, now + tonumber(ARGV[7]), id)
+  tell(id, 'waiting')
+end
+return 'stored'

@@ -1,0 +1,16 @@
+-- ARGV: id
+-- A job that ended without a result starts anew, as its next round. Returns the state it was in.
+local id, job = ARGV[1], job_key(ARGV[1])
+local state = redis.call('HGET', job, 'state')
+if not state or not ENDED[state] or state == 'succeeded' then
+  return state
+end
+redis.call('PERSIST', job)
+redis.call('HDEL', job, 'attempts', 'crashes', 'error', 'error_kind', 'timings', 'ended_at', 'webhook',
+  'webhook_attempts')
+redis.call('HINCRBY', job, 'round', 1)
+redis.call('ZREM', expiries_key, id)
+redis.call('ZREM', dead_key, id)
+redis.call('ZREM', webhooks_key, id)
+enter_queue(id)
+return state

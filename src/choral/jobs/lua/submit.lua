@@ -1,0 +1,24 @@
+-- ARGV: id, request, priority, callback, keep_s, audio, blob, queue_limit
+-- Returns new, known (the same id was submitted before: nothing is done) or full. The very same upload is new again:
+-- its first answer was lost on the way.
+local id, job = ARGV[1], job_key(ARGV[1])
+if redis.call('EXISTS', job) == 1 then
+  local is_same_upload = ARGV[7] ~= '' and redis.call('HGET', job, 'blob') == ARGV[7]
+  return is_same_upload and 'new' or 'known'
+end
+if redis.call('XLEN', queue_key(ARGV[3])) >= tonumber(ARGV[8]) then
+  return 'full'
+end
+redis.call('HSET', job, 'request', ARGV[2], 'priority', ARGV[3], 'keep_s', ARGV[5], 'created_at', now, 'round', 1)
+if ARGV[4] ~= '' then
+  redis.call('HSET', job, 'callback', ARGV[4])
+end
+if ARGV[6] ~= '' then
+  redis.call('HSET', job, 'audio', ARGV[6])
+end
+if ARGV[7] ~= '' then
+  redis.call('HSET', job, 'blob', ARGV[7])
+end
+redis.call('ZADD', index_key, now, id)
+enter_queue(id)
+return 'new'

@@ -1,0 +1,19 @@
+-- ARGV: id, worker, result, timings, duration_s
+-- The result is stored and the job acknowledged in one. One that comes late overwrites the same result and does no more.
+local id, job = ARGV[1], job_key(ARGV[1])
+local found = redis.call('HMGET', job, 'state', 'keep_s')
+if not found[1] or (ENDED[found[1]] and found[1] ~= 'succeeded') then
+  return 'late'
+end
+redis.call('SET', result_key(id), ARGV[3], 'EX', found[2])
+if found[1] == 'succeeded' then
+  return 'again'
+end
+redis.call('HSET', job, 'worker', ARGV[2], 'timings', ARGV[4], 'duration_s', ARGV[5], 'done_s', ARGV[5])
+local blob = redis.call('HGET', job, 'blob')
+if blob then
+  redis.call('DEL', blob_key(blob))
+end
+redis.call('HDEL', job, 'audio', 'blob', 'error', 'error_kind')
+finish(id, 'succeeded')
+return 'stored'

@@ -1,0 +1,12 @@
+-- ARGV: id, round, attempts, outcome (delivered, failed or pending), delay_s
+local id, job = ARGV[1], job_key(ARGV[1])
+if redis.call('HGET', job, 'round') ~= ARGV[2] then
+  return 'late'
+end
+redis.call('HSET', job, 'webhook', ARGV[4], 'webhook_attempts', ARGV[3])
+if ARGV[4] == 'pending' then
+  redis.call('ZADD', webhooks_key, now + tonumber(ARGV[5]), id)
+else
+  redis.call('ZREM', webhooks_key, id)
+end
+return 'stored'

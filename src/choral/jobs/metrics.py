@@ -1,0 +1,75 @@
+"""What a worker counts, for Prometheus: every worker has numbers of its own, and serves them when asked to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from choral.errors import MissingDependency, UsageError
+from choral.jobs.record import Timings
+
+try:
+    from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, start_http_server
+except ImportError as missing:
+    raise MissingDependency("workers need the package prometheus-client: pip install 'choral[jobs]'") from missing
+
+PHASE_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
+BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+class Metrics:
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self._jobs = Counter("choral_jobs", "jobs that ended, by state", ["state"], registry=registry)
+        self._phases = Histogram(
+            "choral_job_phase_seconds",
+            "seconds of each phase of a job",
+            ["phase"],
+            buckets=PHASE_BUCKETS_S,
+            registry=registry,
+        )
+        self.batch_sizes = Histogram("choral_batch_jobs", "jobs in a batch", buckets=BATCH_BUCKETS, registry=registry)
+        self.audio_s = Counter("choral_audio_seconds", "seconds of audio transcribed", registry=registry)
+        self.retries = Counter("choral_job_retries", "tries that failed and are tried again", registry=registry)
+        self.dead_letters = Counter("choral_dead_letters", "jobs put on the dead-letter list", registry=registry)
+        self.claims = Counter("choral_claims", "jobs taken over from workers that are gone", registry=registry)
+        self.webhooks = Counter(
+            "choral_webhooks", "tries to send a webhook, by outcome", ["outcome"], registry=registry
+        )
+        self.held = Gauge("choral_jobs_held", "jobs in hand, by phase", ["phase"], registry=registry)
+        self.prep_backlog = Gauge(
+            "choral_prep_backlog", "jobs in the prep pool, by phase", ["phase"], registry=registry
+        )
+        self.prep_bytes = Gauge("choral_prep_memory_bytes", "memory of prepared audio", registry=registry)
+        self.busy_share = Gauge("choral_engine_busy_share", "of the engine's time, over a minute", registry=registry)
+        self.queue = Gauge(
+            "choral_queue_jobs", "jobs that no worker has yet, by priority", ["priority"], registry=registry
+        )
+
+    def ended(self, state: str, timings: Timings | None = None) -> None:
+        self._jobs.labels(state).inc()
+        if state == "dead":
+            self.dead_letters.inc()
+        if timings is not None:
+            for phase in ("queued", "fetch", "decode", "engine"):
+                spent_s = getattr(timings, f"{phase}_s")
+                if spent_s is not None:
+                    self._phases.labels(phase).observe(spent_s)
+
+
+@contextmanager
+def served(metrics: Metrics, port: int | None) -> Iterator[None]:
+    """At http://…:port/metrics while this lasts; without a port, nowhere."""
+    if port is None:
+        yield
+        return
+    try:
+        server, thread = start_http_server(port, registry=metrics.registry)
+    except (OSError, OverflowError) as error:
+        raise UsageError(f"metrics cannot be served at port {port} ({error}): choose another --metrics-port") from error
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

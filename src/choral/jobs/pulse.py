@@ -1,0 +1,92 @@
+"""Once a second a worker says that it and its jobs are well, hears which jobs to give up, and keeps house.
+
+While this goes on, nobody claims its jobs. Keeping house: jobs whose next try is due go back to their queue, and names
+of workers long gone leave the group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from choral.jobs.held import HeldJob
+from choral.jobs.ledger import Ledger
+from choral.jobs.metrics import Metrics
+from choral.jobs.rates import RateMeter
+from choral.jobs.status import WorkerStatus
+from choral.jobs.steady import Steady
+from choral.jobs.telling import Tally
+
+if TYPE_CHECKING:
+    from choral.api import Model
+    from choral.audio.prep.pool import PrepPool
+
+BEAT_S = 1.0
+SWEEP_EVERY_S = 300.0
+
+
+class Pulse:
+    def __init__(
+        self,
+        ledger: Ledger,
+        steady: Steady,
+        model: Model,
+        prep: PrepPool,
+        held: Mapping[str, HeldJob],
+        tally: Tally,
+        metrics: Metrics,
+    ) -> None:
+        self._ledger, self._steady, self._model, self._prep = ledger, steady, model, prep
+        self._held, self._tally, self._metrics = held, tally, metrics
+        self._rates = RateMeter()
+        self._started_at = time.time()
+        self.is_stopping = False
+
+    async def run(self) -> None:
+        """Until it is cancelled."""
+        swept_s = time.monotonic()
+        while True:
+            unwanted = await self._steady.through(lambda: self._ledger.beat(self._status(), [*self._held.values()]))
+            for job_id, reason in unwanted.items():
+                if job_id in self._held:
+                    self._held[job_id].give_up(reason)
+            await self._steady.through(self._ledger.promote)
+            await self._measure()
+            if time.monotonic() - swept_s > SWEEP_EVERY_S:
+                await self._steady.through(self._ledger.sweep)
+                swept_s = time.monotonic()
+            await asyncio.sleep(BEAT_S)
+
+    def _status(self) -> WorkerStatus:
+        phases = [job.phase for job in self._held.values()]
+        n_engines = len(self._model.device.split(", "))
+        rates = self._rates.note(self._tally.audio_s, self._model.stats.busy_s / n_engines)
+        return WorkerStatus(
+            name=self._ledger.worker,
+            host=socket.gethostname(),
+            model=self._model.name,
+            device=self._model.device,
+            started_at=self._started_at,
+            in_prep=phases.count("prep"),
+            in_engine=phases.count("engine"),
+            succeeded=self._tally.n_succeeded,
+            failed=self._tally.n_failed,
+            audio_per_s=rates.audio_per_s,
+            busy_share=rates.busy_share,
+            is_stopping=self.is_stopping,
+        )
+
+    async def _measure(self) -> None:
+        status, backlog, metrics = self._status(), self._prep.backlog, self._metrics
+        metrics.busy_share.set(status.busy_share)
+        metrics.held.labels("prep").set(status.in_prep)
+        metrics.held.labels("engine").set(status.in_engine)
+        metrics.prep_bytes.set(backlog.memory_bytes)
+        for phase in ("waiting", "fetching", "fetched", "decoding"):
+            metrics.prep_backlog.labels(phase).set(getattr(backlog, phase))
+        counts = await self._steady.through(self._ledger.store.counts)
+        for priority, n_jobs in counts.waiting.items():
+            metrics.queue.labels(priority).set(n_jobs)

@@ -1,0 +1,138 @@
+"""What is known of a job: the state it is in, what became of it, and how long each phase took.
+
+A record is a hash in Redis whose fields only scripts change; this is the form in which everyone reads it. The states:
+
+    queued ── running ─┬─ succeeded
+      ↑          │     ├─ failed      for a reason that another try would not change
+      └─ waiting ┘     ├─ dead        every try failed, or it ended its workers: on the dead-letter list
+                       └─ cancelled
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from choral.jobs.request import JobRequest
+
+State = Literal["queued", "running", "waiting", "succeeded", "failed", "dead", "cancelled"]
+Phase = Literal["prep", "engine"]
+ENDED: tuple[State, ...] = ("succeeded", "failed", "dead", "cancelled")
+
+
+@dataclass(frozen=True)
+class Timings:
+    """Seconds of each phase of the last run; None: it did not come that far."""
+
+    queued_s: float | None = None
+    fetch_s: float | None = None
+    decode_s: float | None = None
+    engine_s: float | None = None
+
+
+@dataclass(frozen=True)
+class WebhookAttempt:
+    at: float
+    status: int | None  # None: no answer
+    error: str | None  # None: taken
+
+
+@dataclass(frozen=True)
+class JobRecord:
+    request: JobRequest
+    state: State
+    created_at: float  # these are seconds since 1970 by the clock of Redis
+    queued_at: float
+    started_at: float | None
+    ended_at: float | None
+    due_at: float | None  # of the next try, while waiting
+    attempts: int
+    crashes: int  # runs whose worker ended without a word
+    worker: str | None
+    phase: Phase | None
+    done_s: float  # of the audio
+    duration_s: float | None
+    timings: Timings
+    error: str | None
+    error_kind: str | None  # the class of the error
+    is_cancel_wanted: bool
+    webhook: str | None  # pending, delivered or failed; None: there is none
+    webhook_attempts: tuple[WebhookAttempt, ...]
+
+    @property
+    def id(self) -> str:
+        return self.request.id
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in ENDED
+
+    def to_json(self) -> str:
+        """For people and scripts: everything, with the request as it was sent."""
+        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        fields |= {"request": json.loads(self.request.to_json()), "timings": dataclasses.asdict(self.timings)}
+        fields["webhook_attempts"] = [dataclasses.asdict(attempt) for attempt in self.webhook_attempts]
+        return json.dumps({"id": self.id, **fields}, ensure_ascii=False)
+
+
+FIELDS = (
+    "request",
+    "state",
+    "created_at",
+    "queued_at",
+    "started_at",
+    "ended_at",
+    "due_at",
+    "attempts",
+    "crashes",
+    "worker",
+    "phase",
+    "done_s",
+    "duration_s",
+    "timings",
+    "error",
+    "error_kind",
+    "cancel",
+    "webhook",
+    "webhook_attempts",
+)  # fmt: skip  (all that is read: small audio lies in the hash too)
+
+
+def read_record(values: Sequence[bytes | None]) -> JobRecord | None:
+    """From the values of `FIELDS`; None: there is no such job."""
+    fields = {name: value.decode() for name, value in zip(FIELDS, values, strict=True) if value is not None}
+    if "request" not in fields:
+        return None
+    created_at = float(fields["created_at"])
+    return JobRecord(
+        request=JobRequest.from_json(fields["request"]),
+        state=cast(State, fields["state"]),
+        created_at=created_at,
+        queued_at=float(fields.get("queued_at", created_at)),
+        started_at=_number(fields.get("started_at")),
+        ended_at=_number(fields.get("ended_at")),
+        due_at=_number(fields.get("due_at")),
+        attempts=int(fields.get("attempts", 0)),
+        crashes=int(fields.get("crashes", 0)),
+        worker=fields.get("worker"),
+        phase=cast(Phase | None, fields.get("phase")),
+        done_s=float(fields.get("done_s", 0.0)),
+        duration_s=_number(fields.get("duration_s")),
+        timings=Timings(**_object(fields.get("timings"))),
+        error=fields.get("error"),
+        error_kind=fields.get("error_kind"),
+        is_cancel_wanted="cancel" in fields,
+        webhook=fields.get("webhook"),
+        webhook_attempts=tuple(WebhookAttempt(**each) for each in json.loads(fields.get("webhook_attempts", "[]"))),
+    )
+
+
+def _number(text: str | None) -> float | None:
+    return None if text is None else float(text)
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    return json.loads(text) if text else {}

@@ -1,0 +1,86 @@
+"""What a producer asks for: audio, options, priority, callback. It travels as JSON with a version.
+
+Audio is named, not carried: an address, a path on storage that workers share, a blob in Redis, or `inline`, which
+means that the bytes lie in the job's record.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import secrets
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from choral.errors import UsageError
+from choral.types import Priority, TranscribeOptions
+
+VERSION = 1
+AudioKind = Literal["url", "path", "inline", "blob"]
+DAY_S = 86_400
+
+
+@dataclass(frozen=True)
+class AudioRef:
+    kind: AudioKind
+    place: str  # the address, the path, the blob's name; nothing for inline
+    name: str  # for people, without passwords
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobRequest:
+    id: str
+    audio: AudioRef
+    options: TranscribeOptions
+    priority: Priority = "interactive"
+    callback: str | None = None
+    keep_s: int = 7 * DAY_S  # how long record and result stay after the job has ended
+
+    def __post_init__(self) -> None:
+        require_id(self.id)
+        if self.priority not in get_args(Priority):
+            raise UsageError(f"priority is {self.priority!r}; it must be one of {', '.join(get_args(Priority))}")
+        if self.callback is not None and not re.match(r"https?://[^/]", self.callback):
+            raise UsageError(f"callback is {self.callback!r}; it must be an http or https address")
+        if not 60 <= self.keep_s <= 3650 * DAY_S:
+            raise UsageError(f"keep_s is {self.keep_s!r}; it must be seconds, from 60 up to ten years")
+
+    def to_json(self) -> str:
+        fields = {
+            "v": VERSION,
+            "id": self.id,
+            "audio": dataclasses.asdict(self.audio),
+            "options": changed_options(self.options),
+            "priority": self.priority,
+            "callback": self.callback,
+            "keep_s": self.keep_s,
+        }
+        return json.dumps(fields, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> JobRequest:
+        """Raises `UsageError` for what this version cannot read."""
+        fields = json.loads(text)
+        version = fields.pop("v", None)
+        if version != VERSION:
+            raise UsageError(f"this job has version {version!r}, and this worker reads {VERSION}: update the older one")
+        audio = AudioRef(**fields.pop("audio"))
+        return cls(audio=audio, options=TranscribeOptions.of(**fields.pop("options")), **fields)
+
+
+def changed_options(options: TranscribeOptions) -> dict[str, Any]:
+    """Those that are not the default: a payload says what was asked for, and no more."""
+    default = TranscribeOptions()
+    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    return {name: value for name, value in values.items() if value != getattr(default, name)}
+
+
+def new_id() -> str:
+    return secrets.token_hex(8)
+
+
+def require_id(job_id: str) -> str:
+    if not isinstance(job_id, str) or not re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", job_id):
+        raise UsageError(f"{job_id!r} cannot be a job's id; an id has 1 to 128 letters, digits, dots, colons or dashes")
+    return job_id

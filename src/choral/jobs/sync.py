@@ -1,0 +1,119 @@
+"""`Client`: the async client for programs without an event loop. It has one of its own, on a thread of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Coroutine, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+from choral.jobs.client import AsyncClient, AudioToSend, OnRecord
+from choral.jobs.record import JobRecord
+from choral.jobs.settings import ClientSettings
+from choral.jobs.status import WorkerStatus
+from choral.jobs.store import QueueCounts
+from choral.jobs.tasks import end_tasks
+from choral.types import Priority, TranscribeOptions, Transcript
+
+Answer = TypeVar("Answer")
+
+
+class Client:
+    """Use it from any number of threads; close it, or use it in a `with`. Each method is that of `AsyncClient`."""
+
+    def __init__(self, url: str | None = None, settings: ClientSettings | None = None) -> None:
+        self._client = AsyncClient(url, settings)
+        self.shown = self._client.shown
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="choral-jobs-client", daemon=True)
+        self._thread.start()
+
+    def submit(
+        self,
+        audio: AudioToSend,
+        options: TranscribeOptions | None = None,
+        *,
+        priority: Priority = "interactive",
+        callback: str | None = None,
+        job_id: str | None = None,
+        by_path: bool = False,
+        name: str | None = None,
+        **given: Any,
+    ) -> str:
+        return self._do(
+            self._client.submit(
+                audio,
+                options,
+                priority=priority,
+                callback=callback,
+                job_id=job_id,
+                by_path=by_path,
+                name=name,
+                **given,
+            )
+        )
+
+    def show(self, job_id: str) -> JobRecord:
+        return self._do(self._client.show(job_id))
+
+    def show_all(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
+        return self._do(self._client.show_all(job_ids))
+
+    def result(self, job_id: str) -> Transcript:
+        return self._do(self._client.result(job_id))
+
+    def wait(self, job_id: str, *, timeout_s: float | None = None, on_record: OnRecord | None = None) -> Transcript:
+        return self._do(self._client.wait(job_id, timeout_s=timeout_s, on_record=on_record))
+
+    def wait_all(
+        self, job_ids: Sequence[str], *, timeout_s: float | None = None, on_record: OnRecord | None = None
+    ) -> Sequence[JobRecord]:
+        return self._do(self._client.wait_all(job_ids, timeout_s=timeout_s, on_record=on_record))
+
+    def cancel(self, job_id: str) -> JobRecord:
+        return self._do(self._client.cancel(job_id))
+
+    def retry(self, job_id: str) -> JobRecord:
+        return self._do(self._client.retry(job_id))
+
+    def list(self, limit: int = 50) -> Sequence[JobRecord]:
+        return self._do(self._client.list(limit))
+
+    def dead(self, limit: int = 50) -> Sequence[JobRecord]:
+        return self._do(self._client.dead(limit))
+
+    def counts(self) -> QueueCounts:
+        return self._do(self._client.counts())
+
+    def workers(self) -> Sequence[WorkerStatus]:
+        return self._do(self._client.workers())
+
+    def close(self) -> None:
+        """Ends also what other threads wait for."""
+        if self._loop.is_closed():
+            return
+        self._do(self._shut())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def _shut(self) -> None:
+        await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        await self._client.close()
+
+    def _do(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()  # Ctrl-C here ends the work there
+            raise

@@ -1,0 +1,69 @@
+"""What a producer sends: the address or path alone, small audio inside the job's record, larger audio as a blob.
+
+A blob is sent piece by piece, so that a large file is never in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import IO, Any
+
+from choral.audio.spool import size_text
+from choral.errors import AudioTooLarge, UsageError
+from choral.jobs.request import AudioRef, new_id
+from choral.jobs.settings import ClientSettings
+from choral.jobs.store import PIECE_BYTES
+from choral.remote.transport import shown
+
+_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Upload:
+    audio: AudioRef
+    inline: bytes = b""
+    blob: IO[bytes] | None = None
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        assert self.blob is not None
+        while piece := await asyncio.to_thread(self.blob.read, PIECE_BYTES):
+            yield piece
+
+
+@contextmanager
+def open_upload(audio: Any, settings: ClientSettings, *, by_path: bool, name: str | None) -> Iterator[Upload]:
+    scheme = _SCHEME.match(audio) if isinstance(audio, str) else None
+    is_path = isinstance(audio, str | os.PathLike) and scheme is None
+    if by_path and not is_path:
+        raise UsageError("by_path goes with a path only")
+    if scheme is not None:
+        if scheme[1].lower() not in ("http", "https"):
+            raise UsageError(f"{shown(audio)}: give a path, or an http or https address")
+        yield Upload(AudioRef("url", audio, name or shown(audio)))
+    elif by_path:
+        yield Upload(AudioRef("path", os.path.abspath(audio), name or os.path.basename(audio)))
+    else:
+        yield from _of_content(audio, settings, name or (os.path.basename(audio) if is_path else None))
+
+
+def _of_content(audio: Any, settings: ClientSettings, name: str | None) -> Iterator[Upload]:
+    from choral.audio.source import open_source
+
+    with open_source(audio) as source:
+        file, own_name = source.file, name or source.name
+        size_bytes = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        if size_bytes > settings.blob_bytes:
+            raise AudioTooLarge(
+                f"{own_name} has {size_text(size_bytes)}, and {size_text(settings.blob_bytes)} may go through Redis: "
+                "give its address, or its path on storage that the workers share (by_path, --by-path)"
+            )
+        if size_bytes <= settings.inline_bytes:
+            yield Upload(AudioRef("inline", "", own_name), inline=file.read())
+        else:
+            yield Upload(AudioRef("blob", new_id(), own_name), blob=file)

@@ -1,0 +1,55 @@
+"""What a decoder may do to its process; the name of the audio says which."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from choral.audio.prep.child import decode_plainly
+from choral.audio.samples import SampleWriter
+from choral.audio.source import Source
+
+
+def hang() -> None:
+    time.sleep(600)
+
+
+def hang_deaf() -> None:
+    """In C, without letting any other thread of Python run."""
+    ctypes.PyDLL(None).sleep(600)
+
+
+def eat_memory() -> None:
+    bytearray(64 * 2**30)
+
+
+def fail() -> None:
+    raise ZeroDivisionError("a defect of the decoder")
+
+
+FAULTS: dict[str, Callable[[], object]] = {
+    "segfault": lambda: ctypes.string_at(0),
+    "abort": os.abort,
+    "exit": lambda: os._exit(3),
+    "hang": hang,
+    "deaf": hang_deaf,
+    "memory": eat_memory,
+    "defect": fail,
+    "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),
+}
+
+
+def decode_with_faults(writer: SampleWriter, source: Source, max_audio_s: float) -> tuple[str, ...]:
+    name = Path(source.name).stem
+    if name == "killed-once":
+        marker = Path(source.name).with_suffix(".marker")
+        if not marker.exists():
+            marker.touch()
+            FAULTS["killed"]()
+    if name in FAULTS:
+        FAULTS[name]()
+    return decode_plainly(writer, source, max_audio_s)

@@ -1,0 +1,256 @@
+"""Producers: what they send, what they are told when Redis or the audio is not as it should be, and waiting."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+import redis as library
+
+from choral import errors
+from choral.bench.redis_server import RedisServer, free_port
+from choral.jobs import AsyncClient, Client, ClientSettings
+from choral.jobs.connection import connect
+from choral.jobs.held import HeldJob
+from choral.jobs.keys import Keys
+from choral.jobs.ledger import Ledger
+from choral.jobs.store import PRIORITIES, Store
+from choral.types import TranscribeOptions, Transcript
+
+TRANSCRIPT = Transcript("Hello.", (), "en", None, 1.0)
+PASSWORD = "do-not-show-me"
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    settings = ClientSettings(inline_bytes=1000, blob_bytes=9_000_000, queue_limit=3)
+    with Client(redis_url, settings) as opened:
+        yield opened
+
+
+@pytest.fixture
+def as_worker(redis_url: str) -> Callable[..., HeldJob]:
+    """Takes the next job and, if told to, ends it."""
+
+    def act(*, succeed: bool = False, error: errors.ChoralError | None = None) -> HeldJob:
+        async def whole() -> HeldJob:
+            redis = connect(redis_url)
+            ledger = Ledger(Store(redis, Keys()), "worker")
+            await ledger.store.make_groups()
+            [entry] = await ledger.read(PRIORITIES, 1)
+            job = await ledger.begin(entry, 2)
+            assert isinstance(job, HeldJob)
+            if succeed:
+                await ledger.succeed(job, TRANSCRIPT)
+            if error is not None:
+                await ledger.fail(job, "failed", error)
+            if job.request.audio.kind == "blob":
+                job.audio = b"".join([piece async for piece in ledger.store.read_blob(job.request.audio.place)])
+            await redis.aclose()
+            return job
+
+        return asyncio.run(whole())
+
+    return act
+
+
+@pytest.mark.parametrize("size", [1, 1000, 1001, 8_999_999])
+def test_audio_arrives_byte_for_byte(client: Client, as_worker: Callable[..., HeldJob], size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    client.submit(data[:size])
+    job = as_worker()
+    assert job.request.audio.kind == ("inline" if size <= 1000 else "blob")
+    assert job.audio == data[:size]
+
+
+def test_a_blob_goes_with_its_job(client: Client, redis_url: str, as_worker: Callable[..., HeldJob]) -> None:
+    client.submit(b"x" * 2000)
+    with library.Redis.from_url(redis_url) as plain:
+        [blob] = plain.keys("{choral}:blob:*")
+        assert 0 < plain.ttl(blob) <= ClientSettings().blob_keep_s
+        as_worker(succeed=True)
+        assert plain.keys("{choral}:blob:*") == []
+        job_id = client.submit(b"x" * 2000, job_id="twice")
+        assert client.submit(b"x" * 2000, job_id="twice") == job_id
+        assert len(plain.keys("{choral}:blob:*")) == 1
+
+
+def test_files_streams_addresses_and_paths(client: Client, as_worker: Callable[..., HeldJob], tmp_path: Path) -> None:
+    file = tmp_path / "talk.wav"
+    file.write_bytes(b"RIFF")
+    client.submit(file)
+    audio = as_worker(succeed=True).request.audio
+    assert (audio.kind, audio.name) == ("inline", "talk.wav")
+    client.submit(io.BytesIO(b"RIFF"), name="mine")
+    assert as_worker(succeed=True).request.audio.name == "mine"
+    client.submit(file, by_path=True)
+    audio = as_worker(succeed=True).request.audio
+    assert (audio.kind, audio.place) == ("path", str(file))
+    client.submit(f"https://user:{PASSWORD}@files.example.org/talk.mp3?key={PASSWORD}")
+    audio = as_worker(succeed=True).request.audio
+    assert (audio.kind, audio.name) == ("url", "https://files.example.org/talk.mp3")
+
+
+@pytest.mark.parametrize(
+    ("audio", "given", "error", "said"),
+    [
+        (b"", {}, errors.AudioEmpty, "empty"),
+        (b"x" * 9_000_001, {}, errors.AudioTooLarge, "by_path"),
+        ("/no/such/file.wav", {}, errors.AudioNotFound, "does not exist"),
+        ("ftp://example.org/a.wav", {}, errors.UsageError, "http or https"),
+        (b"x", {"by_path": True}, errors.UsageError, "with a path"),
+        (b"x", {"language": "klingonese"}, errors.UsageError, "klingonese"),
+        (b"x", {"beam": 5}, errors.UsageError, "unknown option 'beam'"),
+        (b"x", {"beam_size": 0}, errors.UsageError, "beam_size"),
+        (b"x", {"options": TranscribeOptions(), "language": "en"}, errors.UsageError, "not both"),
+        (b"x", {"priority": "urgent"}, errors.UsageError, "interactive, batch"),
+        (b"x", {"callback": "mailto:me"}, errors.UsageError, "callback"),
+        (b"x", {"job_id": "a b"}, errors.UsageError, "job's id"),
+        (3, {}, errors.UsageError, "audio is a int"),
+    ],
+)
+def test_what_cannot_be_sent_is_told_and_leaves_nothing(
+    client: Client, redis_url: str, audio: object, given: dict[str, object], error: type[Exception], said: str
+) -> None:
+    with pytest.raises(error, match=said):
+        client.submit(audio, **given)  # type: ignore[arg-type]
+    with library.Redis.from_url(redis_url) as plain:
+        assert plain.dbsize() == 0
+
+
+def test_a_full_queue_refuses_and_keeps_no_blob(client: Client, redis_url: str) -> None:
+    for _ in range(3):
+        client.submit(b"x")
+    with pytest.raises(errors.QueueFull, match="3 interactive jobs are waiting"):
+        client.submit(b"x" * 2000)
+    client.submit(b"x", priority="batch")
+    with library.Redis.from_url(redis_url) as plain:
+        assert plain.keys("{choral}:blob:*") == []
+    assert client.counts().waiting == {"interactive": 3, "batch": 1}
+
+
+def test_waiting_ends_when_the_job_does(client: Client, as_worker: Callable[..., HeldJob]) -> None:
+    job_id = client.submit(b"x", callback="http://example.org")
+    with pytest.raises(errors.JobNotReady, match="queued"):
+        client.result(job_id)
+    with pytest.raises(errors.JobTimeout):
+        client.wait(job_id, timeout_s=0.05)
+    seen: list[str] = []
+    started_s = time.monotonic()
+    ending = threading.Timer(0.3, lambda: as_worker(succeed=True))
+    ending.start()
+    assert client.wait(job_id, on_record=lambda record: seen.append(record.state)) == TRANSCRIPT
+    assert time.monotonic() - started_s < 3.0
+    assert (seen[0], seen[-1]) == ("queued", "succeeded")
+    ending.join()
+    assert client.result(job_id) == TRANSCRIPT
+
+
+def test_closing_ends_what_others_wait_for(redis_url: str) -> None:
+    client = Client(redis_url)
+    job_id = client.submit(b"x")
+    ended: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            client.wait(job_id)
+        except BaseException as error:
+            ended.append(error)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.2)
+    client.close()
+    waiting.join(5)
+    assert [type(error) for error in ended] == [CancelledError]
+    client.close()
+
+
+def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[..., HeldJob]) -> None:
+    job_id = client.submit(b"x", name="talk.mp3")
+    as_worker(error=errors.NotAudio("it is no audio"))
+    with pytest.raises(errors.JobFailed, match=r"talk\.mp3\): it is no audio"):
+        client.wait(job_id)
+    assert client.retry(job_id).state == "queued"
+    assert client.cancel(job_id).state == "cancelled"
+    with pytest.raises(errors.JobCancelled):
+        client.result(job_id)
+    with pytest.raises(errors.JobNotFound, match="job nobody does not exist"):
+        client.show("nobody")
+    with pytest.raises(errors.JobNotFound):
+        client.cancel("nobody")
+    assert [record.id for record in client.list()] == [job_id]
+
+
+def test_many_wait_at_once_on_one_connection(redis_url: str, as_worker: Callable[..., HeldJob]) -> None:
+    async def whole() -> list[Transcript]:
+        async with AsyncClient(redis_url) as client:
+            ids = [await client.submit(b"x") for _ in range(5)]
+            waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
+            await asyncio.sleep(0.1)
+            for _ in ids:
+                await asyncio.to_thread(as_worker, succeed=True)
+            done = await asyncio.gather(*waits)
+            connections = await client._redis.client_list()
+            assert len(connections) <= 8
+            return done
+
+    assert asyncio.run(asyncio.wait_for(whole(), 20)) == [TRANSCRIPT] * 5
+
+
+def test_namespaces_do_not_see_each_other(redis_url: str) -> None:
+    with Client(redis_url) as one, Client(redis_url, ClientSettings(namespace="other")) as two:
+        job_id = one.submit(b"x")
+        assert two.list() == []
+        with pytest.raises(errors.JobNotFound):
+            two.show(job_id)
+
+
+@pytest.fixture
+def locked_redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
+    with RedisServer(tmp_path, "--requirepass", PASSWORD, "--maxmemory", "4mb") as server:
+        yield server
+
+
+def test_redis_that_refuses_is_told_without_its_password(locked_redis: RedisServer) -> None:
+    port = locked_redis.port
+    for url, said in [
+        (f"redis://127.0.0.1:{free_port()}", "cannot be reached"),
+        (f"redis://127.0.0.1:{port}", "password"),
+        (f"redis://:{PASSWORD}-wrong@127.0.0.1:{port}", "password"),
+    ]:
+        with Client(url) as client, pytest.raises(errors.RedisUnavailable, match=said) as caught:
+            client.submit(b"x")
+        assert PASSWORD not in str(caught.value)
+    with Client(f"redis://:{PASSWORD}@127.0.0.1:{port}") as client:
+        assert PASSWORD not in client.shown
+        with pytest.raises(errors.RedisUnavailable, match="out of memory"):
+            [client.submit(bytes(900_000)) for _ in range(10)]
+        with pytest.raises(errors.RedisUnavailable, match="out of memory"):
+            client.submit(bytes(9_000_000))
+        with library.Redis.from_url(f"redis://:{PASSWORD}@127.0.0.1:{port}") as plain:
+            assert plain.keys("{choral}:blob:*") == []
+    for url in ("localhost:6379", f"http://:{PASSWORD}@localhost", "redis://localhost:port"):
+        with pytest.raises(errors.UsageError) as wrong:
+            Client(url)
+        assert PASSWORD not in str(wrong.value)
+
+
+def test_without_the_package_the_error_says_how_to_install_it() -> None:
+    import subprocess
+    import sys
+
+    code = (
+        "import sys; sys.modules['redis'] = None\n"
+        "import choral\n"
+        "try: choral.jobs.Client\n"
+        "except choral.errors.MissingDependency as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "pip install 'choral[jobs]'" in done.stdout
