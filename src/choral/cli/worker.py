@@ -86,6 +86,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.heaps import share_heaps
     from choral.jobs.logs import write_logs
     from choral.jobs.settings import WorkerSettings
     from choral.jobs.worker import new_worker_name
@@ -95,6 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
     prep = PrepSettings(**given_options(arguments, PrepSettings))
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     secret = read_secret(arguments.webhook_secret_file)
+    share_heaps()
     asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
     with closing(load_model(arguments, cache_bytes=CACHE_BYTES)) as model:
         name = new_worker_name()

@@ -1,7 +1,7 @@
 """Once a second a worker says that it and its jobs are well, hears which jobs to give up, and keeps house.
 
-While this goes on, nobody claims its jobs. Keeping house: jobs whose next try is due go back to their queue, and names
-of workers long gone leave the group.
+While this goes on, nobody claims its jobs. Keeping house: jobs whose next try is due go back to their queue, names of
+workers long gone leave the group, and memory that is free goes back to the system.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from choral.jobs.heaps import give_back
 from choral.jobs.held import HeldJob
 from choral.jobs.ledger import Ledger
 from choral.jobs.metrics import Metrics
 from choral.jobs.rates import RateMeter
 from choral.jobs.status import WorkerStatus
 from choral.jobs.steady import Steady
+from choral.jobs.tasks import in_thread
 from choral.jobs.telling import Tally
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 BEAT_S = 1.0
 SWEEP_EVERY_S = 300.0
+TRIM_EVERY_S = 30.0
 
 
 class Pulse:
@@ -47,7 +50,8 @@ class Pulse:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        swept_s = time.monotonic()
+        swept_s = trimmed_s = time.monotonic()
+        was_busy = False
         while True:
             unwanted = await self._steady.through(lambda: self._ledger.beat(self._status(), [*self._held.values()]))
             for job_id, reason in unwanted.items():
@@ -58,6 +62,10 @@ class Pulse:
             if time.monotonic() - swept_s > SWEEP_EVERY_S:
                 await self._steady.through(self._ledger.sweep)
                 swept_s = time.monotonic()
+            if time.monotonic() - trimmed_s > TRIM_EVERY_S or (was_busy and not self._held):
+                await in_thread(give_back, "heaps")
+                trimmed_s = time.monotonic()
+            was_busy = bool(self._held)
             await asyncio.sleep(BEAT_S)
 
     def _status(self) -> WorkerStatus:
