@@ -94,7 +94,7 @@ def _levels(
     run_short(plan.n_first, plan.n_jobs)
     if plan.long_s > 0:
         _run_jobs([joined(sounds, plan.long_s)], plan.n_jobs, client, process, folder)
-        look(f"and {plan.long_s / 3600:g} hours in one file")
+        look(f"{plan.long_s / 3600:g} hours in one file")
     return levels
 
 
