@@ -26,6 +26,7 @@ from live_server import LiveServer
 SENTENCE = "ask not what your country can do for you"
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
 GRANULARITIES: tuple[tuple[str, ...], ...] = ((), ("segment",), ("word",), ("segment", "word"))
+LANGUAGES_AND_PROMPTS = ((None, None), ("en", None), (None, "A speech."))
 
 
 def ask(client: openai.OpenAI, path: Path, task: str = "transcriptions", **fields: Any) -> Any:
@@ -84,10 +85,10 @@ def check_verbose(answer: Any, granularities: tuple[str, ...], whole: str) -> No
 def test_every_format_granularity_stream_language_prompt(live: LiveServer, jfk: Path, whole: str) -> None:
     with live.client() as client:
         wanted = {None: whole, "A speech.": ask(client, jfk, prompt="A speech.").text}
-    matrix = list(itertools.product(FORMATS, GRANULARITIES, (False, True), (None, "en"), (None, "A speech.")))
+    matrix = list(itertools.product(FORMATS, GRANULARITIES, (False, True), LANGUAGES_AND_PROMPTS))
 
     def one(client: openai.OpenAI, case: tuple[Any, ...]) -> None:
-        name, granularities, is_stream, language, prompt = case
+        name, granularities, is_stream, (language, prompt) = case
         fields = {
             "response_format": name,
             "language": language or omit,
