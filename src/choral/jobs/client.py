@@ -22,7 +22,7 @@ from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, Job
 from choral.jobs import transcripts
 from choral.jobs.connection import RedisError, chosen_url, connect, redis_errors, shown_redis
 from choral.jobs.keys import Keys
-from choral.jobs.record import JobRecord
+from choral.jobs.record import ENDED, JobRecord
 from choral.jobs.request import JobRequest, new_id, require_id
 from choral.jobs.settings import ClientSettings
 from choral.jobs.status import WorkerStatus
@@ -158,6 +158,16 @@ class AsyncClient:
         if state in ("queued", "running", "waiting", "succeeded"):
             raise JobNotReady(f"job {job_id} is {state}: only one that failed, died or was cancelled can be retried")
         return await self.show(job_id)
+
+    async def forget(self, job_id: str) -> None:
+        """Removes record and result of a job that has ended, at once instead of some days later."""
+        require_id(job_id)
+        with redis_errors(self.shown):
+            state = await self._store.forget(job_id)
+        if state is None:
+            _found(None, job_id)
+        elif state not in ENDED:
+            raise JobNotReady(f"job {job_id} is {state}: cancel it first")
 
     async def list(self, limit: int = 50) -> Sequence[JobRecord]:
         """The newest jobs first."""
