@@ -112,6 +112,17 @@ class Model:
                     on_segment(segment)
             return transcription.transcript()
 
+    def begin(
+        self,
+        recording: Recording,
+        options: TranscribeOptions,
+        *,
+        on_progress: OnProgress | None = None,
+        priority: Priority = "interactive",
+    ) -> Transcription:
+        """For servers: the work is done as it is iterated, and any thread may `stop()` it. The recording is yours."""
+        return self._start(recording, options, {}, on_progress, priority)
+
     def stream(
         self,
         audio: AudioInput | Recording,

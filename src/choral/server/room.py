@@ -1,0 +1,39 @@
+"""How much is under way, and whether there is room for more: what is too much is refused before any of it is read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from choral.errors import EngineClosed, QueueFull
+
+SHORTEST_WAIT_S, LONGEST_WAIT_S = 1, 60
+
+
+class Room:
+    """Places of one kind. Changed in the event loop only."""
+
+    def __init__(self, limit: int, what: str) -> None:
+        self.limit, self._what = limit, what
+        self.n_taken = 0
+        self.is_closing = False
+
+    def require(self) -> None:
+        if self.is_closing:
+            raise EngineClosed("the server is being shut down: try again in a while, or at another one")
+        if self.n_taken >= self.limit:
+            raise QueueFull(f"{self.n_taken} {self._what} are under way already: try again in a while")
+
+    @contextmanager
+    def place(self) -> Iterator[None]:
+        self.require()
+        self.n_taken += 1
+        try:
+            yield
+        finally:
+            self.n_taken -= 1
+
+
+def retry_after_s(n_waiting: int, n_at_once: int) -> int:
+    """About a second for each round that has to pass: a guess that spreads callers out, not a promise."""
+    return max(SHORTEST_WAIT_S, min(LONGEST_WAIT_S, n_waiting // max(1, n_at_once)))
