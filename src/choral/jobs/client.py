@@ -18,7 +18,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
+from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
 from choral.jobs import transcripts
 from choral.jobs.connection import RedisError, chosen_url, connect, redis_errors, shown_redis
 from choral.jobs.keys import Keys
@@ -110,7 +110,7 @@ class AsyncClient:
     async def result(self, job_id: str) -> Transcript:
         """Of a job that succeeded; any other raises the `JobError` that fits its state."""
         record = await self.show(job_id)
-        _require_success(record)
+        record.require_success()
         with redis_errors(self.shown):
             stored = await self._store.result(job_id)
         if stored is None:
@@ -215,15 +215,6 @@ def _found(record: JobRecord | None, job_id: str) -> JobRecord:
     if record is None:
         raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are forgotten some days after they ended")
     return record
-
-
-def _require_success(record: JobRecord) -> None:
-    if record.state == "cancelled":
-        raise JobCancelled(f"job {record.id} was cancelled")
-    if record.has_ended and record.state != "succeeded":
-        raise JobFailed(f"job {record.id} ({record.request.audio.name}): {record.error}")
-    if not record.has_ended:
-        raise JobNotReady(f"job {record.id} is {record.state}: wait for it")
 
 
 async def _pause(changed: asyncio.Event, longest_s: float, deadline_s: float | None) -> None:
