@@ -125,7 +125,7 @@ def test_log_lines_name_the_job() -> None:
     record = logging.LogRecord("choral.jobs", logging.WARNING, "", 0, "failed: %s", ("why",), None)
     record.job = "abc"
     assert "WARNING job abc: failed: why" in TextLines().format(record)
-    fields = json.loads(JsonLines("me").format(record))
+    fields = json.loads(JsonLines(worker="me").format(record))
     assert (fields["job"], fields["level"], fields["message"], fields["worker"]) == (
         "abc",
         "warning",

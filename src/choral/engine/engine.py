@@ -92,6 +92,10 @@ class Engine:
         take_on(caller, self._callers, n_waiting, self.settings.queue_limit)
 
     @property
+    def is_working(self) -> bool:
+        return not (self._is_closed or self._worker.is_over)
+
+    @property
     def n_under_way(self) -> int:
         return len(self._jobs)
 

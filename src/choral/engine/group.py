@@ -77,6 +77,10 @@ class EngineGroup:
             engine.forget_audio()
 
     @property
+    def is_working(self) -> bool:
+        return all(engine.is_working for engine in self._engines)
+
+    @property
     def stats(self) -> EngineStats:
         """Of all together."""
         each = [engine.stats for engine in self._engines]

@@ -7,8 +7,6 @@ from contextlib import contextmanager
 
 from choral.errors import EngineClosed, QueueFull
 
-SHORTEST_WAIT_S, LONGEST_WAIT_S = 1, 60
-
 
 class Room:
     """Places of one kind. Changed in the event loop only."""
@@ -32,8 +30,3 @@ class Room:
             yield
         finally:
             self.n_taken -= 1
-
-
-def retry_after_s(n_waiting: int, n_at_once: int) -> int:
-    """About a second for each round that has to pass: a guess that spreads callers out, not a promise."""
-    return max(SHORTEST_WAIT_S, min(LONGEST_WAIT_S, n_waiting // max(1, n_at_once)))

@@ -8,24 +8,30 @@ work wherever it is; windows leave the engine before its next step.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeVar
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from choral.audio.stoppable import stop_with
 from choral.jobs.tasks import in_thread
+from choral.server.metrics import Metrics
 from choral.server.room import Room
 from choral.server.settings import ServerSettings
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.pool import AudioPlace, Prepared, PrepPool
+    from choral.audio.prep.pool import AudioPlace, PrepPool
+    from choral.audio.recording import Recording
+    from choral.longform.transcriber import Transcription
 
-Event = TypeVar("Event")
 OnSegment = Callable[[Segment], None]
 OnProgress = Callable[[float, float], None]  # seconds done, seconds in all
+OnDuration = Callable[[float], None]
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,8 @@ class Service:
     settings: ServerSettings
     requests: Room
     uploads: Room
-    engine_room: asyncio.Semaphore = field(repr=False)
+    metrics: Metrics
+    engine_room: asyncio.Semaphore
 
     @classmethod
     def of(cls, model: Model, prep: PrepPool, settings: ServerSettings) -> Service:
@@ -45,6 +52,7 @@ class Service:
             settings,
             requests=Room(settings.queue_limit, "requests"),
             uploads=Room(settings.uploads, "uploads"),
+            metrics=Metrics(model, prep),
             engine_room=asyncio.Semaphore(settings.at_once or model.requests_at_once),
         )
 
@@ -56,40 +64,66 @@ class Service:
         priority: Priority = "interactive",
         on_segment: OnSegment | None = None,
         on_progress: OnProgress | None = None,
+        on_duration: OnDuration | None = None,
     ) -> Transcript:
-        """The callbacks are called in the event loop, all of them before this returns."""
+        """The callbacks are called in the event loop, all of them before this returns.
+
+        `on_duration` hears how long the audio is before it is transcribed; what it raises refuses the request.
+        """
         with self.requests.place():
+            came_s = time.monotonic()
             prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
             with prepared.recording:
+                if on_duration is not None:
+                    on_duration(prepared.recording.duration)
+                prepared_s = time.monotonic()
+                self.metrics.prep_s.observe(prepared_s - came_s)
                 async with self.engine_room:
-                    return await self._heard(prepared, options, priority, on_segment, on_progress)
+                    self.metrics.queue_s.observe(time.monotonic() - prepared_s)
+                    hearing = Hearing(self.metrics, came_s, on_segment, on_progress)
+                    return await hearing.run(self.model, prepared.recording, options, priority)
 
-    async def _heard(
-        self,
-        prepared: Prepared,
-        options: TranscribeOptions,
-        priority: Priority,
-        on_segment: OnSegment | None,
-        on_progress: OnProgress | None,
+    @property
+    def model_id(self) -> str:
+        """What clients call the model: its name, without the folders of one that was given by its path."""
+        name = self.model.name
+        return Path(name).name if os.path.exists(name) else name
+
+
+class Hearing:
+    """One recording in the engine."""
+
+    def __init__(
+        self, metrics: Metrics, came_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
+    ) -> None:
+        self._metrics, self._came_s = metrics, came_s
+        self._on_segment, self._on_progress = on_segment, on_progress
+        self._loop = asyncio.get_running_loop()
+        self._wanted_no_more = threading.Event()
+
+    async def run(
+        self, model: Model, recording: Recording, options: TranscribeOptions, priority: Priority
     ) -> Transcript:
-        loop = asyncio.get_running_loop()
-
-        def tell_progress(done_s: float, total_s: float) -> None:
-            if on_progress is not None:
-                loop.call_soon_threadsafe(on_progress, done_s, total_s)
-
-        wanted_no_more = threading.Event()
-        stop_with(wanted_no_more, prepared.recording)
-        transcription = self.model.begin(prepared.recording, options, on_progress=tell_progress, priority=priority)
-
-        def work() -> Transcript:
-            for segment in transcription:
-                if on_segment is not None:
-                    loop.call_soon_threadsafe(on_segment, segment)
-            return transcription.transcript()
-
+        stop_with(self._wanted_no_more, recording)
+        transcription = model.begin(recording, options, on_progress=self._tell_progress, priority=priority)
+        started_s = time.monotonic()
         try:
-            return await in_thread(work, "request")
+            transcript = await in_thread(lambda: self._work(transcription), "request")
         finally:
-            wanted_no_more.set()
+            self._wanted_no_more.set()
             transcription.stop()  # after its end this does nothing
+        self._metrics.audio_s.inc(transcript.duration)
+        self._metrics.times_real.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
+        return transcript
+
+    def _work(self, transcription: Transcription) -> Transcript:
+        for segment in transcription:
+            if segment.id == 0:
+                self._metrics.first_text_s.observe(time.monotonic() - self._came_s)
+            if self._on_segment is not None:
+                self._loop.call_soon_threadsafe(self._on_segment, segment)
+        return transcription.transcript()
+
+    def _tell_progress(self, done_s: float, total_s: float) -> None:
+        if self._on_progress is not None:
+            self._loop.call_soon_threadsafe(self._on_progress, done_s, total_s)
