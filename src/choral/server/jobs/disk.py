@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import BinaryIO, TypeVar
+from typing import IO, TypeVar
 
 from choral.server.jobs.table import JobTable
 from choral.storage import storage_errors
@@ -24,11 +24,9 @@ class Disk:
     async def do(self, work: Callable[[JobTable], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.table)
 
-    async def keep(self, file: BinaryIO, name: str) -> Path:
+    async def keep(self, file: IO[bytes], place: Path) -> None:
         """A copy of the audio that is on the disk before this returns."""
-        place = self.table.audio / name
         await asyncio.to_thread(_copy, file, place)
-        return place
 
     async def close(self) -> None:
         """After all that was begun."""
@@ -36,7 +34,7 @@ class Disk:
         self._thread.shutdown()
 
 
-def _copy(file: BinaryIO, place: Path) -> None:
+def _copy(file: IO[bytes], place: Path) -> None:
     with storage_errors(place):
         try:
             with place.open("xb") as copy:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from choral.errors import ChoralError
+from choral.server.answers import text_of
 from choral.server.jobs.store import Snapshot
 from choral.server.jobs.views import job_fields, segment_fields
-from choral.types import Segment
 
 STILL_HERE = b": still here\n\n"
-STILL_HERE_EVERY_S = 5.0  # proxies close what is silent for long
+STILL_HERE_EVERY_S = 2.0  # proxies close what is silent for long
 
 
 async def event_stream(
@@ -68,7 +68,3 @@ async def ticking(snapshots: AsyncIterator[Snapshot]) -> AsyncIterator[Snapshot 
 
 def event(name: str, fields: dict[str, Any], number: int) -> bytes:
     return f"id: {number}\nevent: {name}\ndata: {json.dumps(fields, ensure_ascii=False)}\n\n".encode()
-
-
-def text_of(segments: Sequence[Segment]) -> str:
-    return "".join(segment.text for segment in segments).strip()

@@ -45,7 +45,12 @@ class LocalJobs:
         callbacks = Callbacks(self._disk, self._service.prep.settings.allowed_hosts, self._secret)
         self._tasks = [asyncio.create_task(self._hand_out()), asyncio.create_task(callbacks.run())]
 
+    async def drain(self, timeout_s: float) -> None:
+        await end_tasks(self._tasks)
+        await self._runs.wait(timeout_s)
+
     async def close(self) -> None:
+        """What has not come to its end by now is run by the next start."""
         await end_tasks(self._tasks)
         await self._runs.hand_back_all()
         await self._disk.close()
@@ -57,18 +62,19 @@ class LocalJobs:
 
     async def submit(self, job: NewJob) -> JobRecord:
         await self.require_room()
-        if isinstance(job.audio, str):
-            audio = AudioRef("url", job.audio, job.name)
-        else:
-            audio = AudioRef("path", str(await self._disk.keep(job.audio, job.id)), job.name)
+        place = self._disk.table.audio / job.id
+        is_address = isinstance(job.audio, str)
         request = JobRequest(
             id=job.id,
-            audio=audio,
+            audio=AudioRef("url", str(job.audio), job.name) if is_address else AudioRef("path", str(place), job.name),
             options=job.options,
             priority=job.priority,
             callback=job.callback,
             keep_s=self._settings.keep_s,
         )
+        if not isinstance(job.audio, str):
+            await self._disk.keep(job.audio.file, place)
+        self._runs.charges[job.id] = job.charge
         record = await self._disk.do(lambda table: table.insert(request))
         self._wake.set()
         return record

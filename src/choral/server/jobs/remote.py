@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from typing import BinaryIO, cast
 
 from choral.errors import QueueFull
 from choral.jobs.client import AsyncClient
@@ -36,6 +37,9 @@ class RedisJobs:
             await self._client.close()
             raise
 
+    async def drain(self, timeout_s: float) -> None:
+        """Workers go on without this server."""
+
     async def close(self) -> None:
         await self._client.close()
 
@@ -45,8 +49,9 @@ class RedisJobs:
             raise QueueFull(f"{sum(waiting.values())} jobs are waiting already: try again in a while")
 
     async def submit(self, job: NewJob) -> JobRecord:
+        audio = job.audio if isinstance(job.audio, str) else cast(BinaryIO, job.audio.file)
         await self._client.submit(
-            job.audio, job.options, priority=job.priority, callback=job.callback, job_id=job.id, name=job.name
+            audio, job.options, priority=job.priority, callback=job.callback, job_id=job.id, name=job.name
         )
         return await self._client.show(job.id)
 

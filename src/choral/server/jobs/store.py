@@ -6,10 +6,11 @@ Records are those of `choral.jobs`, so a job looks the same wherever it runs. Er
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
-from typing import BinaryIO, Protocol
+from typing import Protocol
 
+from choral.audio.prep.pool import OpenFile
 from choral.jobs.record import JobRecord
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
@@ -17,11 +18,12 @@ from choral.types import Priority, Segment, TranscribeOptions, Transcript
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
     id: str
-    audio: BinaryIO | str  # a file to read, or an address
+    audio: OpenFile | str  # a file that is open until it was submitted, or an address
     name: str  # for people
     options: TranscribeOptions
     priority: Priority
     callback: str | None
+    charge: Callable[[float], None]  # told the seconds of audio once they are known; may refuse
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,9 @@ class Snapshot:
 
 class JobStore(Protocol):
     async def open(self) -> None: ...
+
+    async def drain(self, timeout_s: float) -> None:
+        """Begins no more jobs, and waits for those that run here."""
 
     async def close(self) -> None: ...
 
