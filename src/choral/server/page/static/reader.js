@@ -56,7 +56,8 @@ export class Reader {
     find("problem").textContent = job.error ?? (job.hasText && !job.shown.length && job.result ? "No speech was found in this recording." : "");
     find("problem").hidden = !find("problem").textContent;
     for (const button of document.querySelectorAll("#edit, #copy, [data-format]")) button.disabled = !job.hasText;
-    find("legend").hidden = !(job.hasText && this.text.hasUnsure);
+    find("legend").hidden = this.isEditing || !(job.hasText && this.text.hasUnsure);
+    find("remove").textContent = job.hasEnded || job.state === "unknown" ? "Remove" : "Cancel";
   }
 
   // --- editing ---
@@ -67,6 +68,7 @@ export class Reader {
     find("edit").setAttribute("aria-pressed", "true");
     find("edit").textContent = "Done";
     this.text.show(this.job.shown, true);
+    find("legend").hidden = true;
     find("text").querySelector("textarea")?.focus();
   }
 
@@ -79,7 +81,7 @@ export class Reader {
     const edited = this.job.shown.map((segment, i) => (texts[i].trim() === segment.text.trim() ? segment : retime(segment, texts[i])));
     const isChanged = edited.some((segment, i) => segment !== this.job.shown[i]);
     if (isChanged) await this.job.edit(edited);
-    else this.text.show(this.job.shown, false);
+    else this.update("whole");
     say(isChanged ? "Your changes are kept on this device." : "");
   }
 
