@@ -24,8 +24,9 @@ from choral.server.jobs.runs import Run, Runs
 from choral.server.jobs.settings import JobSettings
 from choral.server.jobs.store import NewJob, Snapshot
 from choral.server.jobs.table import JobTable
+from choral.server.problems import Problem
 from choral.server.service import Service
-from choral.types import Priority, Transcript
+from choral.types import Priority, TranscribeOptions, Transcript
 
 BATCH_AFTER = 4  # interactive jobs comes one of the others
 LOOK_AGAIN_S = 60.0  # for results that have run out, should nothing else happen
@@ -61,6 +62,7 @@ class LocalJobs:
             raise QueueFull(f"{n_open} jobs are waiting or running already: try again in a while")
 
     async def submit(self, job: NewJob) -> JobRecord:
+        _require_fitting(self._service, job.options)
         await self.require_room()
         place = self._disk.table.audio / job.id
         is_address = isinstance(job.audio, str)
@@ -156,3 +158,15 @@ class LocalJobs:
         longest_s = LOOK_AGAIN_S if due_at is None else min(LOOK_AGAIN_S, max(0.0, due_at - time.time()))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), longest_s)
+
+
+def _require_fitting(service: Service, options: TranscribeOptions) -> None:
+    """Better known to the caller now than from a job that fails."""
+    if service.model.is_multilingual:
+        return
+    if options.task == "translate":
+        text = f"{service.model_id} knows only English and cannot translate: serve a multilingual model"
+        raise Problem(text, param="task", code="unsupported_value")
+    if options.language not in (None, "en"):
+        text = f"{service.model_id} knows only English: leave out `language`, or serve a multilingual model"
+        raise Problem(text, param="language", code="unsupported_value")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from choral.server.jobs.local import LocalJobs
 from choral.server.jobs.settings import JobSettings
@@ -13,17 +15,23 @@ from choral.server.service import Service
 
 @asynccontextmanager
 async def opened_store(service: Service, settings: JobSettings, webhook_secret: str = "") -> AsyncIterator[JobStore]:
-    store = _store(service, settings, webhook_secret)
-    await store.open()
-    try:
-        yield store
-    finally:
-        await store.close()
+    with _folder(settings, service.settings.port) as folder:
+        store = _store(service, settings, folder, webhook_secret)
+        await store.open()
+        try:
+            yield store
+        finally:
+            await store.close()
 
 
-def _store(service: Service, settings: JobSettings, webhook_secret: str) -> JobStore:
+def _folder(settings: JobSettings, port: int) -> AbstractContextManager[Path | str]:
+    folder = settings.folder(port)
+    return nullcontext(folder) if folder is not None else TemporaryDirectory(prefix="choral-jobs-")
+
+
+def _store(service: Service, settings: JobSettings, folder: Path | str, webhook_secret: str) -> JobStore:
     if settings.redis:
         from choral.server.jobs.remote import RedisJobs
 
         return RedisJobs(settings)
-    return LocalJobs(service, settings, settings.folder(service.settings.port), webhook_secret)
+    return LocalJobs(service, settings, Path(folder), webhook_secret)

@@ -17,7 +17,12 @@ HOUR_S, DAY_S = 3_600.0, 86_400.0
 class JobSettings:
     redis: str = option("", "send jobs to the workers on this Redis, redis://HOST:PORT (default: they run here)")
     namespace: str = option("choral", "prefix of all keys in Redis: queues of different names do not see each other")
-    data: str = option("", "folder where jobs are kept (default: one for each port, below the user's data folder)")
+    data: str = option(
+        "",
+        "folder where jobs are kept (default: one for each port in the user's data folder; "
+        "with --port 0 a temporary one, gone at the end)",
+        metavar="FOLDER",
+    )
     job_limit: int = option(1000, "jobs that may wait or run; more are refused")
     keep_s: int = option(7 * 86_400, "how long a job and its result stay after it has ended", metavar="SECONDS")
     job_retry_s: float = option(
@@ -30,8 +35,11 @@ class JobSettings:
         _require("keep_s", self.keep_s, 60, 3650 * DAY_S)
         _require("job_retry_s", self.job_retry_s, 0.01, DAY_S)
 
-    def folder(self, port: int) -> Path:
-        return Path(self.data) if self.data else data_root() / f"server-{port}"
+    def folder(self, port: int) -> Path | None:
+        """None: there is none that the next start would find again."""
+        if self.data:
+            return Path(self.data)
+        return data_root() / f"server-{port}" if port else None
 
 
 def data_root() -> Path:
