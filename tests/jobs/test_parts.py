@@ -19,12 +19,12 @@ from choral.jobs.keys import Keys
 from choral.jobs.ledger import Ledger
 from choral.jobs.logs import JsonLines, TextLines
 from choral.jobs.metrics import Metrics
+from choral.jobs.notice import body_of, signature
 from choral.jobs.rates import RateMeter
 from choral.jobs.record import FIELDS, read_record
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.steady import Steady
 from choral.jobs.store import Store
-from choral.jobs.webhooks import body_of, signature
 from choral.types import Priority, TranscribeOptions
 
 

@@ -18,10 +18,12 @@ from choral.cli.outputs import write_stdout
 if TYPE_CHECKING:
     from choral.api import Model
     from choral.audio.prep.settings import PrepSettings
+    from choral.server.jobs.settings import JobSettings
     from choral.server.keys import KeyRing
     from choral.server.settings import ServerSettings
 
 KEY = "CHORAL_API_KEY"
+SECRET = "CHORAL_WEBHOOK_SECRET"
 DESCRIPTION = """\
 Serve the model over HTTP with OpenAI's API for audio: their clients work when they are told the address.
 All callers share one engine, and each gets the text it would have got alone.
@@ -32,6 +34,7 @@ once.
 EPILOG = f"""\
 Without keys everybody who reaches the address may use it. `choral keys add NAME --file FILE` makes a
 key with limits; a single one without limits goes into {KEY}, since others can see command lines.
+Callbacks of jobs are signed with the secret in {SECRET}.
 
 exit codes: 0 told to stop; 2 usage, 4 model, 6 engine, 7 missing package
 """
@@ -42,6 +45,7 @@ FLAGS = {
         "drain_s",
     ),
 }  # fmt: skip
+JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
 PREP_FLAGS = (
     "processes", "fetches", "memory_bytes", "fetch_timeout_s", "stall_timeout_s", "decode_timeout_s", "allowed_hosts",
 )  # fmt: skip
@@ -50,6 +54,7 @@ PREP_FLAGS = (
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     from choral.audio.prep.settings import PrepSettings
     from choral.jobs.logs import LogFormat
+    from choral.server.jobs.settings import JobSettings
     from choral.server.settings import ServerSettings
 
     parser: Parser = commands.add_parser(
@@ -65,6 +70,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="keys that `choral keys` made")
     add_machine_flags(parser.add_argument_group("model and machine"))
     add_flags(parser.add_argument_group("limits"), ServerSettings, FLAGS["limits"])
+    add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
     watching = parser.add_argument_group("watching")
     formats = get_args(LogFormat)
@@ -83,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
     from choral.jobs.logs import write_logs
     from choral.remote.guard import Guard
+    from choral.server.jobs.settings import JobSettings
     from choral.server.keys import KeyRing
     from choral.server.listener import bind
     from choral.server.settings import ServerSettings
@@ -96,27 +103,35 @@ def run(arguments: argparse.Namespace) -> int:
         }
     )
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
+    jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
     with bind(settings.host, settings.port) as bound, closing(load_model(arguments)) as model:
         write_logs(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
-        asyncio.run(serve(model, prep, settings, keys, bound))
+        asyncio.run(serve(model, prep, settings, jobs, keys, bound))
     return 0
 
 
 async def serve(
-    model: Model, prep: PrepSettings, settings: ServerSettings, keys: KeyRing, bound: socket.socket
+    model: Model,
+    prep: PrepSettings,
+    settings: ServerSettings,
+    jobs: JobSettings,
+    keys: KeyRing,
+    bound: socket.socket,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
     from choral.server.app import create_app
+    from choral.server.jobs.opening import opened_store
     from choral.server.listener import CONNECTIONS_WAITING, Listener
     from choral.server.service import Service
 
     with PrepPool(prep) as pool:
         service = Service.of(model, pool, settings)
-        listener = Listener(create_app(service, keys), service)
-        bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
-        write_stdout(greeting(service, keys, bound))
-        await listener.serve([bound])
+        async with opened_store(service, jobs, os.environ.get(SECRET, "")) as store:
+            listener = Listener(create_app(service, keys, store), service)
+            bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
+            write_stdout(greeting(service, keys, bound))
+            await listener.serve([bound])
 
 
 def greeting(service: Any, keys: KeyRing, bound: socket.socket) -> str:

@@ -20,16 +20,20 @@ except ImportError as missing:
 
 from choral.server import health, openai
 from choral.server.doorman import Doorman
+from choral.server.jobs import routes as job_routes
+from choral.server.jobs.store import JobStore
 from choral.server.keys import KeyRing
+from choral.server.page import routes as page_routes
 from choral.server.problems import add_error_handlers
 from choral.server.service import Service
 
 MakeRouter = Callable[[Service], APIRouter]
-ROUTERS: tuple[MakeRouter, ...] = (openai.make_router, health.make_router)
+ROUTERS: tuple[MakeRouter, ...] = (openai.make_router, health.make_router, page_routes.make_router)
 HEADERS_SHOWN = ("x-request-id", "retry-after")
 
 
-def create_app(service: Service, keys: KeyRing | None = None) -> FastAPI:
+def create_app(service: Service, keys: KeyRing | None = None, jobs: JobStore | None = None) -> FastAPI:
+    """With a store of jobs, which is open already, there are the routes for jobs too."""
     app = FastAPI(
         title="Choral",
         version=__version__,
@@ -39,6 +43,8 @@ def create_app(service: Service, keys: KeyRing | None = None) -> FastAPI:
     )
     for make_router in ROUTERS:
         app.include_router(make_router(service))
+    if jobs is not None:
+        app.include_router(job_routes.make_router(service, jobs))
     add_error_handlers(app)
     app.add_middleware(Doorman, keys=keys or KeyRing(), metrics=service.metrics)
     if service.settings.cors_origins:

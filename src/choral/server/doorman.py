@@ -24,7 +24,7 @@ log = logging.getLogger("choral.server")
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
 LOCKED = ("/v1/", "/metrics")
-QUIET = ("/health/", "/metrics")  # asked every few seconds: not worth a line each
+QUIET = ("/health/", "/metrics", "/v1/engine")  # asked every few seconds: not worth a line each
 
 
 class Doorman:
@@ -66,6 +66,7 @@ class Doorman:
         meter = self._meters.setdefault(key.name, Meter())
         if scope["method"] == "POST":
             stack.enter_context(meter.request(key))
+        scope["state"]["key"] = key.name
         scope["state"]["charge"] = lambda duration_s: meter.charge(key, duration_s)
 
     def _key(self, request: Request) -> ApiKey:
