@@ -7,9 +7,9 @@ from pathlib import Path
 
 import httpx
 from job_calls import read_events, repeated, submit, wait_for
-from live_server import LiveServer
 
 import choral
+from live_server import LiveServer
 
 
 def test_kill_9_in_the_middle_loses_nothing(
