@@ -28,7 +28,7 @@ CHECKS = [
     response_headers_conformance,
     response_schema_conformance,
 ]
-FEW, MANY, WITH_SPEECH = 30, 1000, 6
+FEW, MANY, WITH_SPEECH = 30, 1000, 5
 TRANSCRIPTIONS = "/v1/audio/transcriptions"
 FITTING, WRONG = GenerationMode.POSITIVE, GenerationMode.NEGATIVE
 CASES = [
@@ -75,8 +75,8 @@ def run_cases(
     )
     def check(case: Any) -> None:
         if speech is not None:
-            kept = {name: case.body[name] for name in ("language", "prompt", "mode", "priority") if name in case.body}
-            case.body = {**kept, "model": "tiny", "file": speech}
+            kept = {name: case.body[name] for name in ("prompt", "mode", "priority") if name in case.body}
+            case.body = {**kept, "model": "tiny", "language": "en", "file": speech}
         statuses.append(case.call_and_validate(checks=CHECKS, timeout=60).status_code)
 
     check()
