@@ -6,22 +6,22 @@ import signal
 from pathlib import Path
 
 import httpx
-from job_calls import read_events, repeated, submit, wait_for
+from job_calls import joined, read_events, submit, wait_for
 from live_server import LiveServer
 
 import choral
 
 
 def test_kill_9_in_the_middle_loses_nothing(
-    tiny_en_pt: Path, jfk: Path, jfk_transcript: choral.Transcript, tmp_path: Path
+    tiny_en_pt: Path, jfk: Path, speech_clips: list[Path], jfk_transcript: choral.Transcript, tmp_path: Path
 ) -> None:
     flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--job-limit", 3, "--processes", 1, "--at-once", 1)
-    long = repeated(jfk, 12, tmp_path)
+    long = joined(speech_clips, 2, tmp_path)
     server = LiveServer(*flags)
     try:
         server.wait_ready()
         with httpx.Client(base_url=server.url, timeout=60) as http:
-            jobs = [submit(http, long), submit(http, jfk, priority="batch"), submit(http, jfk)]
+            jobs = [submit(http, long, temperature="0"), submit(http, jfk, priority="batch"), submit(http, jfk)]
             refused = http.post("/v1/jobs", json={"url": "https://example.org/talk.mp3"})
             assert refused.status_code == 503
             assert int(refused.headers["retry-after"]) > 0
@@ -47,12 +47,12 @@ def test_kill_9_in_the_middle_loses_nothing(
     assert list((tmp_path / "data" / "audio").iterdir()) == []
 
 
-def test_a_drain_hands_back_what_it_cannot_finish(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+def test_a_drain_hands_back_what_it_cannot_finish(tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path) -> None:
     flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--processes", 1, "--drain-s", 1)
     server = LiveServer(*flags)
     try:
         with httpx.Client(base_url=server.url, timeout=60) as http:
-            job = submit(http, repeated(jfk, 40, tmp_path))
+            job = submit(http, joined(speech_clips, 20, tmp_path))
             wait_for(http, job, "running")
         assert server.stop() == 0
     finally:
