@@ -36,7 +36,7 @@ def test_a_job_gives_what_transcribe_gives_in_every_format(
 
 
 def test_events_come_in_order_and_none_is_missed(http: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
-    job_id = submit(http, joined(speech_clips, 2, tmp_path), word_timestamps="true", temperature="0")
+    job_id = submit(http, joined(speech_clips, 1, tmp_path), word_timestamps="true", temperature="0")
     first = read_events(http, job_id, most=5)  # the connection ends in the middle
     rest = read_events(http, job_id, last=first[-1].id)
     live = [event for event in (*first, *rest) if event.name == "segment"]
@@ -45,7 +45,7 @@ def test_events_come_in_order_and_none_is_missed(http: httpx.Client, speech_clip
     assert live == segments
     assert [event.id for event in segments] == list(range(1, len(segments) + 1))
     assert [event.fields["id"] for event in segments] == list(range(len(segments)))
-    assert len(segments) >= 6
+    assert len(segments) >= 3
     for event in segments:
         words = event.fields["words"]
         assert "".join(word["word"] for word in words) == event.fields["text"]
