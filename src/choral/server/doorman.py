@@ -54,7 +54,7 @@ class Doorman:
         try:
             await self._app(scope, receive, visit.send)
         except Exception as error:  # a mistake of ours must not take the connection along
-            response = mistake(error)
+            response = mistake(error, visit.id)
             if visit.status:
                 raise  # half an answer cannot be taken back: the connection ends
             await response(scope, receive, visit.send)

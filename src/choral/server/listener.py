@@ -20,13 +20,13 @@ from choral.errors import UsageError
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
-HEADERS_S = 10.0
 CONNECTIONS_WAITING = 2048
 
 
 class PatientForBodies(H11Protocol):
     """Times of bodies are the forms' affair; this one looks after everything before them."""
 
+    headers_s = 20.0
     _closing: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
@@ -49,7 +49,7 @@ class PatientForBodies(H11Protocol):
         if self.conn.their_state is not h11.IDLE:
             self._let_be()
         elif self._closing is None:
-            self._closing = self.loop.call_later(HEADERS_S, self.transport.close)
+            self._closing = self.loop.call_later(self.headers_s, self.transport.close)
 
     def _let_be(self) -> None:
         if self._closing is not None:
@@ -61,11 +61,13 @@ class Listener(uvicorn.Server):
     """The first signal drains it, the second ends it at once."""
 
     def __init__(self, app: FastAPI, service: Service) -> None:
+        stall_s = service.settings.upload_stall_s
+        protocol = type("Protocol", (PatientForBodies,), {"headers_s": stall_s})  # uvicorn makes each by itself
         drain_s = max(1, round(service.settings.drain_s))
         super().__init__(
             uvicorn.Config(
                 app,
-                http=PatientForBodies,
+                http=protocol,
                 ws="none",
                 lifespan="on",
                 log_config=None,

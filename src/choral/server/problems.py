@@ -73,7 +73,7 @@ def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ChoralError)
     async def of_choral(request: Request, error: ChoralError) -> JSONResponse:
         if error.http_status >= FIRST_SERVER_STATUS:
-            log.warning("%s", error)
+            log.warning("%s", error, extra={"request": getattr(request.state, "request_id", None)})
         return answer(problem_of(error))
 
     @app.exception_handler(HTTPException)
@@ -90,9 +90,9 @@ def add_error_handlers(app: FastAPI) -> None:
         return answer(Problem(f"{field or 'the request'}: {first['msg']}", param=field, code="invalid_value"))
 
 
-def mistake(error: Exception) -> JSONResponse:
+def mistake(error: Exception, request_id: str) -> JSONResponse:
     """Of ours: the log has it, the caller learns nothing but that."""
-    log.error("a mistake in Choral: please report it", exc_info=error)
+    log.error("a mistake in Choral: please report it", exc_info=error, extra={"request": request_id})
     return answer(Problem("the server made a mistake; its log says more", status=500, code="internal_error"))
 
 

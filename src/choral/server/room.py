@@ -17,16 +17,21 @@ class Room:
         self.is_closing = False
 
     def require(self) -> None:
+        """For newcomers, before anything of theirs is read."""
         if self.is_closing:
             raise EngineClosed("the server is being shut down: try again in a while, or at another one")
-        if self.n_taken >= self.limit:
-            raise QueueFull(f"{self.n_taken} {self._what} are under way already: try again in a while")
+        self._require_place()
 
     @contextmanager
     def place(self) -> Iterator[None]:
-        self.require()
+        """Also while the server is being shut down: whoever was let in may finish."""
+        self._require_place()
         self.n_taken += 1
         try:
             yield
         finally:
             self.n_taken -= 1
+
+    def _require_place(self) -> None:
+        if self.n_taken >= self.limit:
+            raise QueueFull(f"{self.n_taken} {self._what} are under way already: try again in a while")

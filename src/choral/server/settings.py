@@ -22,7 +22,7 @@ class ServerSettings:
     max_upload_bytes: int = option(256 * MIB, "largest request that is taken", metavar="BYTES")
     max_audio_s: float = option(4 * HOUR_S, "longest sound that is taken", metavar="SECONDS")
     uploads: int = option(128, "uploads at once; more are refused before they are read")
-    upload_stall_s: float = option(20.0, "longest that an upload may stand still", metavar="SECONDS")
+    upload_stall_s: float = option(20.0, "longest that a request may stand still on its way", metavar="SECONDS")
     upload_timeout_s: float = option(600.0, "longest that a whole upload may take", metavar="SECONDS")
     at_once: int = option(0, "requests in the engine at once; 0: what suits the device")
     queue_limit: int = option(256, "requests that may be under way or wait; more are refused before they are read")
