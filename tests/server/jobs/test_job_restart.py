@@ -6,11 +6,11 @@ import signal
 from pathlib import Path
 
 import httpx
-from choral.server.jobs.table import JobTable
 from job_calls import joined, read_events, submit, wait_for
-from live_server import LiveServer
 
 import choral
+from choral.server.jobs.table import JobTable
+from live_server import LiveServer
 
 
 def test_kill_9_in_the_middle_loses_nothing(
