@@ -20,8 +20,15 @@ PHONE = {"width": 390, "height": 844}
 
 
 @pytest.fixture(scope="module")
-def browser(chromium_program: str) -> Iterator[Browser]:
-    arguments = ["--no-sandbox", "--use-fake-ui-for-media-stream", "--autoplay-policy=no-user-gesture-required"]
+def browser(chromium_program: str, jfk: Path) -> Iterator[Browser]:
+    """Its microphone hears the clip."""
+    arguments = [
+        "--no-sandbox",
+        "--autoplay-policy=no-user-gesture-required",
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={jfk}%noloop",
+    ]
     with sync_playwright() as playwright:
         opened = playwright.chromium.launch(executable_path=chromium_program, args=arguments)
         yield opened
@@ -122,6 +129,16 @@ def test_on_a_phone_in_the_dark_by_keyboard_and_with_bad_audio(
     page.keyboard.press("Enter")
     page.wait_for_function("start => document.querySelector('audio').currentTime >= start", arg=chosen)
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_what_the_microphone_hears_becomes_text(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Record").click()
+    expect(page.get_by_role("button", name="Stop · 0:05")).to_be_visible(timeout=WITHIN_MS)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#edit")).to_be_enabled(timeout=WITHIN_MS)
+    expect(page.locator("#text")).to_contain_text("And so my fellow American")
+    expect(page.locator("#clock")).to_have_text(re.compile(r"0:00 / 0:0[5-9]"))
 
 
 def test_nothing_may_come_from_elsewhere(http: httpx.Client) -> None:
