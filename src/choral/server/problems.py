@@ -78,7 +78,7 @@ def add_error_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def of_http(request: Request, error: HTTPException) -> JSONResponse:
-        message = f"{request.method} {request.url.path}: {error.detail}"
+        message = f"{request.method} {request.url.path}: {error.detail}; /openapi.json tells what there is"
         response = answer(Problem(message, status=error.status_code, code=_snake(str(error.detail))))
         response.headers.update(error.headers or {})
         return response

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import httpx
 import pytest
-from live_server import LiveServer
 
 import choral
 from choral.bench.web_end import WebEnd
+from live_server import LiveServer
 
 SECRET = "s3cret"
 
