@@ -9,11 +9,11 @@ from pathlib import Path
 
 import httpx
 import pytest
-from job_calls import read_events, submit, wait_for
 
 import choral
 from choral.bench.redis_server import RedisServer
 from choral.server.keys import ApiKey, hashed, write_keys
+from job_calls import read_events, submit, wait_for
 from live_server import LiveServer
 
 

@@ -6,10 +6,10 @@ import signal
 from pathlib import Path
 
 import httpx
-from job_calls import joined, read_events, submit, wait_for
 
 import choral
 from choral.server.jobs.table import JobTable
+from job_calls import joined, read_events, submit, wait_for
 from live_server import LiveServer
 
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import httpx
 import pytest
-from job_calls import LIMIT_S, joined, read_events, submit, wait_for
 
 import choral
 from choral import formats
 from choral.bench.web_end import WebEnd
+from job_calls import LIMIT_S, joined, read_events, submit, wait_for
 
 
 def test_a_job_gives_what_transcribe_gives_in_every_format(
