@@ -28,7 +28,18 @@ def job_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def job_server(tiny_en_pt: Path, job_folder: Path) -> Iterator[LiveServer]:
-    flags = ("--model", tiny_en_pt, "--data", job_folder, "--allowed-hosts", "127.0.0.1", "--processes", 1)
+    flags = (
+        "--model",
+        tiny_en_pt,
+        "--data",
+        job_folder,
+        "--allowed-hosts",
+        "127.0.0.1",
+        "--processes",
+        1,
+        "--threads",
+        1,
+    )
     server = LiveServer(*flags, env={"CHORAL_WEBHOOK_SECRET": SECRET})
     try:
         server.wait_ready()

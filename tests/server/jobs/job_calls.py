@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,8 +63,8 @@ def read_events(http: httpx.Client, job_id: str, *, last: int | None = None, mos
     return found
 
 
-def repeated(path: Path, times: int, folder: Path) -> Path:
-    """The same recording several times over: a job that takes a while."""
-    long = folder / f"{path.stem}-{times}.flac"
-    write_flac(long, np.rint(np.tile(read_samples(path), times) * 32767).astype(np.int16))
-    return long
+def joined(paths: Sequence[Path], times: int, folder: Path) -> Path:
+    """These recordings one after the other, several times over: a job that takes a while."""
+    samples = np.concatenate([read_samples(path) for path in paths] * times)
+    write_flac(folder / "long.flac", np.rint(samples * 32767).astype(np.int16))
+    return folder / "long.flac"

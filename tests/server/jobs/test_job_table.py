@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from choral.errors import JobNotFound, StorageError
+from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.request import AudioRef, JobRequest
 from choral.server.jobs.table import MAX_CRASHES, JobTable
 from choral.types import Priority, TranscribeOptions
+
+LIMIT = 4
 
 
 def request(job_id: str, priority: Priority = "interactive", **fields: object) -> JobRequest:
@@ -23,7 +25,9 @@ def request(job_id: str, priority: Priority = "interactive", **fields: object) -
 def test_interactive_jobs_go_first_unless_it_is_the_turn_of_the_others(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
     for name, priority in (("b1", "batch"), ("i1", "interactive"), ("i2", "interactive"), ("b2", "batch")):
-        table.insert(request(name, priority))  # type: ignore[arg-type]
+        table.insert(request(name, priority), LIMIT)  # type: ignore[arg-type]
+    with pytest.raises(QueueFull, match="4 jobs are waiting or running already"):
+        table.insert(request("i3"), LIMIT)
     taken = [table.take(batch_first=first) for first in (False, True, False, False, False)]
     assert [record and record.id for record in taken] == ["i1", "b1", "i2", "b2", None]
     table.hand_back("i2")
@@ -39,7 +43,7 @@ def test_a_job_that_ends_the_server_again_and_again_is_dead(tmp_path: Path) -> N
     for crash in range(MAX_CRASHES):
         table = JobTable(tmp_path)
         if crash == 0:
-            table.insert(request("fatal", callback="https://example.org/done"))
+            table.insert(request("fatal", callback="https://example.org/done"), LIMIT)
         table.recover()
         assert table.take(batch_first=False) is not None
         table.close()
@@ -56,7 +60,7 @@ def test_a_job_that_ends_the_server_again_and_again_is_dead(tmp_path: Path) -> N
 
 def test_a_failure_that_may_pass_waits_for_its_time(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
-    table.insert(request("one"))
+    table.insert(request("one"), LIMIT)
     assert table.take(batch_first=False) is not None
     due_at = time.time() + 0.2
     table.put_off("one", due_at, "the network is away", "FetchFailed")
@@ -71,9 +75,9 @@ def test_a_failure_that_may_pass_waits_for_its_time(tmp_path: Path) -> None:
 
 def test_ended_jobs_are_forgotten_in_time(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
-    record = table.insert(request("old", keep_s=60))
+    record = table.insert(request("old", keep_s=60), LIMIT)
     table.end(dataclasses.replace(record, state="failed", ended_at=time.time() - 61, error="no", error_kind="NotAudio"))
-    table.insert(request("new"))
+    table.insert(request("new"), LIMIT)
     table.expire()
     assert [found.id for found in table.newest(10, "")] == ["new"]
     assert table.newest(10, "o") == []

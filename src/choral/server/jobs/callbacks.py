@@ -26,7 +26,7 @@ class Callbacks:
     async def run(self) -> None:
         """Sends what is due, until it is cancelled."""
         while True:
-            due = await self._disk.do(lambda table: table.due_webhooks(AT_ONCE))
+            due = await self._disk.do_surely(lambda table: table.due_webhooks(AT_ONCE))
             await asyncio.gather(*(self._send(record) for record in due))
             if len(due) < AT_ONCE:
                 await asyncio.sleep(EVERY_S)
@@ -44,4 +44,4 @@ class Callbacks:
         if outcome != "delivered":
             log.warning("webhook %s: %s", outcome, answer.error, extra={"job": record.id})
         due_at = time.time() + delay_s if outcome == "pending" else None
-        await self._disk.do(lambda table: table.webhook_told(record.id, attempts, outcome, due_at))
+        await self._disk.do_surely(lambda table: table.webhook_told(record.id, attempts, outcome, due_at))

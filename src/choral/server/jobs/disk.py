@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import shutil
 from collections.abc import Callable
@@ -10,10 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, TypeVar
 
+from choral.errors import StorageError
 from choral.server.jobs.table import JobTable
 from choral.storage import storage_errors
 
+log = logging.getLogger("choral.server")
 Answer = TypeVar("Answer")
+PAUSE_S = 2.0
 
 
 class Disk:
@@ -23,6 +27,15 @@ class Disk:
 
     async def do(self, work: Callable[[JobTable], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.table)
+
+    async def do_surely(self, work: Callable[[JobTable], Answer]) -> Answer:
+        """For what nobody waits to be told of: on a disk that refuses, it is tried until it succeeds."""
+        while True:
+            try:
+                return await self.do(work)
+            except StorageError as error:
+                log.error("%s; trying again in %g s", error, PAUSE_S)
+                await asyncio.sleep(PAUSE_S)
 
     async def keep(self, file: IO[bytes], place: Path) -> None:
         """A copy of the audio that is on the disk before this returns."""

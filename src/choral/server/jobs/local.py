@@ -12,7 +12,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from choral.errors import JobNotFound, JobNotReady, QueueFull
+from choral.errors import JobNotFound, JobNotReady
 from choral.jobs import transcripts
 from choral.jobs.record import JobRecord
 from choral.jobs.request import AudioRef, JobRequest
@@ -57,9 +57,7 @@ class LocalJobs:
         await self._disk.close()
 
     async def require_room(self) -> None:
-        n_open = await self._disk.do(JobTable.n_open)
-        if n_open >= self._settings.job_limit:
-            raise QueueFull(f"{n_open} jobs are waiting or running already: try again in a while")
+        await self._disk.do(lambda table: table.require_room(self._settings.job_limit))
 
     async def submit(self, job: NewJob) -> JobRecord:
         _require_fitting(self._service, job.options)
@@ -74,10 +72,15 @@ class LocalJobs:
             callback=job.callback,
             keep_s=self._settings.keep_s,
         )
-        if not isinstance(job.audio, str):
-            await self._disk.keep(job.audio.file, place)
         self._runs.charges[job.id] = job.charge
-        record = await self._disk.do(lambda table: table.insert(request))
+        try:
+            if not isinstance(job.audio, str):
+                await self._disk.keep(job.audio.file, place)
+            record = await self._disk.do(lambda table: table.insert(request, self._settings.job_limit))
+        except BaseException:
+            del self._runs.charges[job.id]
+            place.unlink(missing_ok=True)
+            raise
         self._wake.set()
         return record
 
@@ -143,13 +146,13 @@ class LocalJobs:
                 if priority is None:
                     break
                 n_in_a_row = n_in_a_row + 1 if priority == "interactive" else 0
-            await self._disk.do(JobTable.expire)
+            await self._disk.do_surely(JobTable.expire)
             await self._pause(await self._disk.do(JobTable.next_due_at))
 
     async def _start_next(self, *, is_turn_of_batch: bool) -> Priority | None:
         """The priority of the job that was started; None: nothing waits."""
         async with self._taking:
-            record = await self._disk.do(lambda table: table.take(batch_first=is_turn_of_batch))
+            record = await self._disk.do_surely(lambda table: table.take(batch_first=is_turn_of_batch))
             if record is not None:
                 self._runs.begin(Run(record))
         return None if record is None else record.request.priority

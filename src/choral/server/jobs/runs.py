@@ -32,6 +32,7 @@ from choral.types import Segment, Transcript
 log = logging.getLogger("choral.server")
 MAX_ATTEMPTS = 4  # of a job that fails for a reason that may pass
 NO_ROOM_PAUSE_S = 1.0
+LAST_WORDS_S = 5.0  # to write down what is given up; what is not is run again as after a crash
 
 
 @dataclass(eq=False)
@@ -87,7 +88,7 @@ class Runs:
         for run in runs:
             assert run.work is not None
             run.work.cancel()
-        await asyncio.gather(*(run.whole for run in runs if run.whole is not None))
+        await self.wait(LAST_WORDS_S)
 
     async def _see_through(self, run: Run) -> None:
         self._news.tell(run.id)
@@ -102,7 +103,7 @@ class Runs:
         assert run.work is not None
         await asyncio.wait({run.work})
         if run.work.cancelled():
-            await (self._end(run, "cancelled") if run.is_cancel_wanted else self._hand_back(run))
+            await self._hand_back(run)
             return
         match run.work.exception():
             case None:
@@ -165,13 +166,18 @@ class Runs:
             yield OpenFile(request.audio.name, file)
 
     async def _hand_back(self, run: Run) -> None:
-        await self._disk.do(lambda table: table.hand_back(run.id))
+        if run.is_cancel_wanted:
+            await self._end(run, "cancelled")
+        else:
+            await self._disk.do_surely(lambda table: table.hand_back(run.id))
 
     async def _fail(self, run: Run, error: ChoralError) -> None:
         text, kind = str(error), type(error).__name__
-        if error.is_worth_another_try and run.record.attempts < MAX_ATTEMPTS:
+        if run.is_cancel_wanted:
+            await self._end(run, "cancelled")
+        elif error.is_worth_another_try and run.record.attempts < MAX_ATTEMPTS:
             due_at = time.time() + backoff_s(run.record.attempts, self._retry_s)
-            await self._disk.do(lambda table: table.put_off(run.id, due_at, text, kind))
+            await self._disk.do_surely(lambda table: table.put_off(run.id, due_at, text, kind))
         else:
             run.update(error=text, error_kind=kind)
             await self._end(run, "dead" if error.is_worth_another_try else "failed")
@@ -186,5 +192,5 @@ class Runs:
             table.end(ended, None if transcript is None else transcripts.to_json(transcript))
             table.drop_audio(run.id)
 
-        await self._disk.do(write)
+        await self._disk.do_surely(write)
         self.charges.pop(run.id, None)

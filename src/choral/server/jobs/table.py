@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from choral.errors import JobNotFound, StorageError
+from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.record import ENDED, JobRecord, State, Timings, WebhookAttempt
 from choral.jobs.request import JobRequest
 
@@ -55,7 +55,8 @@ class JobTable:
     def close(self) -> None:
         self._db.close()
 
-    def insert(self, request: JobRequest) -> JobRecord:
+    def insert(self, request: JobRequest, limit: int) -> JobRecord:
+        self.require_room(limit)
         now = time.time()
         values = (request.id, request.to_json(), request.priority, "queued", now, now)
         self._change(
@@ -157,6 +158,11 @@ class JobTable:
     def newest(self, limit: int, prefix: str) -> list[JobRecord]:
         query = "SELECT * FROM jobs WHERE substr(id, 1, ?)=? ORDER BY created_at DESC, rowid DESC LIMIT ?"
         return [_record(row) for row in self._db.execute(query, (len(prefix), prefix, limit))]
+
+    def require_room(self, limit: int) -> None:
+        n_open = self.n_open()
+        if n_open >= limit:
+            raise QueueFull(f"{n_open} jobs are waiting or running already: try again in a while")
 
     def n_open(self) -> int:
         query = f"SELECT count(*) FROM jobs WHERE state NOT IN {_listed(ENDED)}"

@@ -44,7 +44,7 @@ export class Reader {
 
   update(what) {
     const { job } = this;
-    if (what === "segment") return this.text.add(job.segments.at(-1));
+    if (what === "segment") return this.text.add(job.segments.at(-1), { isNew: true });
     if (what === "whole" && !this.isEditing) this.text.show(job.shown, false);
     find("reader-title").textContent = job.name;
     find("facts").textContent = facts(job);

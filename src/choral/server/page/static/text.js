@@ -25,14 +25,14 @@ export class Text {
 
   show(segments, isEditing) {
     this.clear();
-    for (const segment of segments) this.add(segment, isEditing);
+    for (const segment of segments) this.add(segment, { isEditing });
   }
 
-  add(segment, isEditing = false) {
+  add(segment, { isEditing = false, isNew = false } = {}) {
     const stamp = make("button", { type: "button", className: "stamp", textContent: clock(segment.start), data: { start: segment.start } });
     stamp.setAttribute("aria-label", `Play from ${clock(segment.start)}`);
     const body = isEditing ? this.field(segment) : this.paragraph(segment);
-    this.box.append(make("div", { className: "segment" }, stamp, body));
+    this.box.append(make("div", { className: isNew ? "segment is-new" : "segment" }, stamp, body));
   }
 
   field(segment) {
