@@ -58,6 +58,15 @@ def redis_program() -> None:
 
 
 @pytest.fixture(scope="session")
+def chromium_program() -> str:
+    """A browser, for the page."""
+    found = shutil.which("chromium") or shutil.which("google-chrome")
+    if found is None:
+        unavailable("chromium (apt install chromium)")
+    return found
+
+
+@pytest.fixture(scope="session")
 def tiny_en_pt() -> Path:
     """tiny.en as OpenAI published it."""
     return fetched(lambda: Store().resolve("tiny.en"))

@@ -19,6 +19,7 @@ LAYERS = [
     {"longform"},
     {"api", "formats"},
     {"jobs"},
+    {"server"},
     {"bench"},
     {"cli"},
 ]

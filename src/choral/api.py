@@ -83,6 +83,25 @@ class Model:
         return self._engine.compute_type
 
     @property
+    def is_multilingual(self) -> bool:
+        """Whether it knows other languages than English, and can translate."""
+        return self._transcriber.tokenizer.is_multilingual
+
+    @property
+    def n_slots(self) -> int:
+        return self._engine.capacity.n_slots
+
+    @property
+    def encoder_budget(self) -> int:
+        """Frames that one encoder step may take; a window has 1,500."""
+        return self._engine.settings.encoder_budget
+
+    @property
+    def is_working(self) -> bool:
+        """False when it was closed, or its engine has failed: nothing can be transcribed then."""
+        return self._engine.is_working
+
+    @property
     def requests_at_once(self) -> int:
         """How many requests keep all devices busy; more would only wait."""
         return sum(REQUESTS_AT_ONCE[name.partition(":")[0]] for name in self.device.split(", "))
@@ -111,6 +130,17 @@ class Model:
                 if on_segment is not None:
                     on_segment(segment)
             return transcription.transcript()
+
+    def begin(
+        self,
+        recording: Recording,
+        options: TranscribeOptions,
+        *,
+        on_progress: OnProgress | None = None,
+        priority: Priority = "interactive",
+    ) -> Transcription:
+        """For servers: the work is done as it is iterated, and any thread may `stop()` it. The recording is yours."""
+        return self._start(recording, options, {}, on_progress, priority)
 
     def stream(
         self,

@@ -188,6 +188,24 @@ def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[...
     assert [record.id for record in client.list()] == [job_id]
 
 
+def test_an_ended_job_is_forgotten_when_asked(
+    client: Client, redis_url: str, as_worker: Callable[..., HeldJob]
+) -> None:
+    job = client.submit(bytes(5000))
+    with pytest.raises(errors.JobNotReady, match="queued: cancel it first"):
+        client.forget(job)
+    as_worker(succeed=True)
+    client.forget(job)
+    for look in (client.show, client.result, client.forget):
+        with pytest.raises(errors.JobNotFound):
+            look(job)
+    assert client.list() == []
+    with library.Redis.from_url(redis_url) as plain:
+        assert not plain.keys("*blob*")
+        assert not plain.keys("*job:*")
+        assert not plain.keys("*result:*")
+
+
 def test_many_wait_at_once_on_one_connection(redis_url: str, as_worker: Callable[..., HeldJob]) -> None:
     async def whole() -> list[Transcript]:
         async with AsyncClient(redis_url) as client:

@@ -19,12 +19,12 @@ from choral.jobs.keys import Keys
 from choral.jobs.ledger import Ledger
 from choral.jobs.logs import JsonLines, TextLines
 from choral.jobs.metrics import Metrics
+from choral.jobs.notice import body_of, signature
 from choral.jobs.rates import RateMeter
 from choral.jobs.record import FIELDS, read_record
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.steady import Steady
 from choral.jobs.store import Store
-from choral.jobs.webhooks import body_of, signature
 from choral.types import Priority, TranscribeOptions
 
 
@@ -125,7 +125,7 @@ def test_log_lines_name_the_job() -> None:
     record = logging.LogRecord("choral.jobs", logging.WARNING, "", 0, "failed: %s", ("why",), None)
     record.job = "abc"
     assert "WARNING job abc: failed: why" in TextLines().format(record)
-    fields = json.loads(JsonLines("me").format(record))
+    fields = json.loads(JsonLines(worker="me").format(record))
     assert (fields["job"], fields["level"], fields["message"], fields["worker"]) == (
         "abc",
         "warning",

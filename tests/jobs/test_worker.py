@@ -21,7 +21,7 @@ from choral.bench.chaos import is_same
 from choral.bench.load import read_samples, write_flac
 from choral.bench.redis_server import RedisServer
 from choral.jobs import Client, ClientSettings, webhooks
-from choral.jobs.webhooks import signature
+from choral.jobs.notice import signature
 from live_worker import SECRET, receiving, wait_until, working
 from local_server import LocalServer, serve
 from remote.test_guard import trickling

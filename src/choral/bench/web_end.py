@@ -8,7 +8,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from choral.jobs.webhooks import signature
+from choral.jobs.notice import signature
 
 
 class WebEnd:

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from choral import __version__
-from choral.cli import bench, demo, doctor, jobs, models, submit, transcribe, worker
+from choral.cli import bench, demo, doctor, jobs, keys, models, serve, submit, transcribe, worker
 from choral.cli.arguments import Parser, normalise
 from choral.cli.failures import error_lines
 from choral.cli.interrupts import interrupt_code, watch_for_termination
@@ -84,6 +84,8 @@ def build_parser() -> Parser:
     text.set_defaults(run=transcribe.run, parser=text)
     demo.add_command(commands)
     models.add_commands(commands)
+    serve.add_command(commands)
+    keys.add_commands(commands)
     worker.add_command(commands)
     submit.add_command(commands)
     jobs.add_commands(commands)

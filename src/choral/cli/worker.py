@@ -100,7 +100,9 @@ def run(arguments: argparse.Namespace) -> int:
     asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
     with closing(load_model(arguments, cache_bytes=CACHE_BYTES)) as model:
         name = new_worker_name()
-        write_logs(arguments.log_format, name, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
+        write_logs(
+            arguments.log_format, worker=name, is_quiet=arguments.quiet
+        )  # not before: a bar may be on the screen
         asyncio.run(work(arguments, name, model, prep, settings, secret))
     return 0
 

@@ -11,7 +11,7 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, wait
+from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,6 +56,7 @@ class Engine:
         self._lock = threading.Lock()
         self._is_closed = False
         self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
+        self._gone: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._jobs: dict[Future[Any], Job] = {}  # those under way
         thread = threading.Thread(target=self._worker.run, name="choral-engine", daemon=True)
         thread.start()
@@ -76,6 +77,8 @@ class Engine:
         with self._lock:
             if self._is_closed or self._worker.is_over:
                 raise EngineClosed(CLOSED)
+            if job.caller in self._gone:
+                raise CancelledError
             self._take_on(job.caller)
             self._jobs[job.future] = job
             job.future.add_done_callback(self._jobs.pop)
@@ -89,6 +92,10 @@ class Engine:
         take_on(caller, self._callers, n_waiting, self.settings.queue_limit)
 
     @property
+    def is_working(self) -> bool:
+        return not (self._is_closed or self._worker.is_over)
+
+    @property
     def n_under_way(self) -> int:
         return len(self._jobs)
 
@@ -98,6 +105,14 @@ class Engine:
         future.cancel()
         if job is not None:
             self._worker.put(GivenUp(job))
+
+    def give_up(self, caller: Caller) -> None:
+        """Cancels all windows of this caller, and those that it still sends."""
+        with self._lock:
+            self._gone.add(caller)
+            futures = [job.future for job in list(self._jobs.values()) if job.caller is caller]
+        for future in futures:
+            self.cancel(future)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Takes no more windows and waits for those that were taken; False when time ran out before."""

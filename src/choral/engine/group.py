@@ -52,6 +52,10 @@ class EngineGroup:
         if (engine := self._owners.get(future)) is not None:
             engine.cancel(future)
 
+    def give_up(self, caller: Caller) -> None:
+        for engine in self._engines:
+            engine.give_up(caller)
+
     def drain(self, timeout_s: float | None = None) -> bool:
         started_s = time.monotonic()
         done = []
@@ -71,6 +75,10 @@ class EngineGroup:
     def forget_audio(self) -> None:
         for engine in self._engines:
             engine.forget_audio()
+
+    @property
+    def is_working(self) -> bool:
+        return all(engine.is_working for engine in self._engines)
 
     @property
     def stats(self) -> EngineStats:

@@ -18,11 +18,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO
 
-from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
+from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
 from choral.jobs import transcripts
 from choral.jobs.connection import RedisError, chosen_url, connect, redis_errors, shown_redis
 from choral.jobs.keys import Keys
-from choral.jobs.record import JobRecord
+from choral.jobs.record import ENDED, JobRecord
 from choral.jobs.request import JobRequest, new_id, require_id
 from choral.jobs.settings import ClientSettings
 from choral.jobs.status import WorkerStatus
@@ -110,7 +110,7 @@ class AsyncClient:
     async def result(self, job_id: str) -> Transcript:
         """Of a job that succeeded; any other raises the `JobError` that fits its state."""
         record = await self.show(job_id)
-        _require_success(record)
+        record.require_success()
         with redis_errors(self.shown):
             stored = await self._store.result(job_id)
         if stored is None:
@@ -159,6 +159,16 @@ class AsyncClient:
             raise JobNotReady(f"job {job_id} is {state}: only one that failed, died or was cancelled can be retried")
         return await self.show(job_id)
 
+    async def forget(self, job_id: str) -> None:
+        """Removes record and result of a job that has ended, at once instead of some days later."""
+        require_id(job_id)
+        with redis_errors(self.shown):
+            state = await self._store.forget(job_id)
+        if state is None:
+            _found(None, job_id)
+        elif state not in ENDED:
+            raise JobNotReady(f"job {job_id} is {state}: cancel it first")
+
     async def list(self, limit: int = 50) -> Sequence[JobRecord]:
         """The newest jobs first."""
         with redis_errors(self.shown):
@@ -205,15 +215,6 @@ def _found(record: JobRecord | None, job_id: str) -> JobRecord:
     if record is None:
         raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are forgotten some days after they ended")
     return record
-
-
-def _require_success(record: JobRecord) -> None:
-    if record.state == "cancelled":
-        raise JobCancelled(f"job {record.id} was cancelled")
-    if record.has_ended and record.state != "succeeded":
-        raise JobFailed(f"job {record.id} ({record.request.audio.name}): {record.error}")
-    if not record.has_ended:
-        raise JobNotReady(f"job {record.id} is {record.state}: wait for it")
 
 
 async def _pause(changed: asyncio.Event, longest_s: float, deadline_s: float | None) -> None:

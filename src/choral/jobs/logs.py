@@ -1,4 +1,4 @@
-"""Log lines of a worker: for people, or as JSON for machines, each with the id of the job it is about."""
+"""Log lines of workers and servers: for people, or as JSON for machines, each with the job or request it is about."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from typing import Literal
 
 LogFormat = Literal["text", "json"]
+KINDS = ("job", "request")
 
 
 class TextLines(logging.Formatter):
@@ -16,34 +17,36 @@ class TextLines(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(about)s%(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        job = getattr(record, "job", None)
-        record.about = f"job {job}: " if job else ""
+        about = [f"{kind} {own}: " for kind in KINDS if (own := getattr(record, kind, None))]
+        record.about = "".join(about)
         return super().format(record)
 
 
 class JsonLines(logging.Formatter):
-    def __init__(self, worker: str) -> None:
+    def __init__(self, **always: str) -> None:
         super().__init__()
-        self._worker = worker
+        self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            "worker": self._worker,
+            **self._always,
             "message": record.getMessage(),
         }
-        if (job := getattr(record, "job", None)) is not None:
-            fields["job"] = job
+        fields |= {kind: own for kind in KINDS if (own := getattr(record, kind, None)) is not None}
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
 
 
-def write_logs(log_format: LogFormat, worker: str, *, is_quiet: bool = False) -> None:
-    """From now on what Choral logs goes to standard error; quiet: only what is wrong."""
+def write_logs(log_format: LogFormat, *, is_quiet: bool = False, **always: str) -> None:
+    """From now on what Choral logs goes to standard error; quiet: only what is wrong.
+
+    Each line of JSON has the fields of `always` too.
+    """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(worker) if log_format == "json" else TextLines())
+    handler.setFormatter(JsonLines(**always) if log_format == "json" else TextLines())
     logger = logging.getLogger("choral")
     logger.addHandler(handler)
     logger.setLevel(logging.WARNING if is_quiet else logging.INFO)

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from choral.errors import JobCancelled, JobFailed, JobNotReady
 from choral.jobs.request import JobRequest
 
 State = Literal["queued", "running", "waiting", "succeeded", "failed", "dead", "cancelled"]
@@ -69,6 +70,15 @@ class JobRecord:
     @property
     def has_ended(self) -> bool:
         return self.state in ENDED
+
+    def require_success(self) -> None:
+        """Raises the `JobError` that fits the state of a job without a result."""
+        if self.state == "cancelled":
+            raise JobCancelled(f"job {self.id} was cancelled")
+        if not self.has_ended:
+            raise JobNotReady(f"job {self.id} is {self.state}: wait for it")
+        if self.state != "succeeded":
+            raise JobFailed(f"job {self.id} ({self.request.audio.name}): {self.error}")
 
     def to_json(self) -> str:
         """For people and scripts: everything, with the request as it was sent."""

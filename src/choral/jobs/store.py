@@ -91,6 +91,10 @@ class Store:
         """The state it was in; only one that ended without a result starts anew."""
         return _text(await self.run(scripts.RETRY, job_id))
 
+    async def forget(self, job_id: str) -> str | None:
+        """The state it was in; only one that has ended is forgotten."""
+        return _text(await self.run(scripts.FORGET, job_id))
+
     # --- everybody ---
 
     async def records(self, job_ids: Sequence[str]) -> list[JobRecord | None]:

@@ -77,6 +77,9 @@ class Client:
     def retry(self, job_id: str) -> JobRecord:
         return self._do(self._client.retry(job_id))
 
+    def forget(self, job_id: str) -> None:
+        self._do(self._client.forget(job_id))
+
     def list(self, limit: int = 50) -> Sequence[JobRecord]:
         return self._do(self._client.list(limit))
 

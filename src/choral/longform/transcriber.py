@@ -72,6 +72,10 @@ class Transcription:
         self.segments: list[Segment] = []
         self.warnings = list(recording.warnings)
 
+    def stop(self) -> None:
+        """From any thread: windows leave before the next step, and whoever iterates gets a `CancelledError`."""
+        self.engine.give_up(self.caller)
+
     def __iter__(self) -> Iterator[Segment]:
         chains = self.chains()
         for segment in run_chains(self.engine, self.caller, chains, lambda: self.report_progress(chains)):

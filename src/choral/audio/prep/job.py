@@ -9,14 +9,23 @@ import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
-from typing import Literal
+from typing import IO, Literal
 
 from choral.audio.prep.process import DecodeProcess
 from choral.audio.recording import Recording
 from choral.remote.lifeline import Lifeline
 from choral.types import LoudnessKind
 
-AudioPlace = str | os.PathLike[str] | bytes  # an address or a path, or the audio itself
+
+@dataclass(frozen=True)
+class OpenFile:
+    """A file that somebody holds open, and closes when the future is done: an upload."""
+
+    name: str  # for messages; its suffix may tell the format
+    file: IO[bytes]
+
+
+AudioPlace = str | os.PathLike[str] | bytes | OpenFile  # an address or a path, or the audio itself
 Phase = Literal["waiting", "fetching", "fetched", "decoding"]
 
 

@@ -14,7 +14,7 @@ from typing import IO
 from choral.audio.samples import temporary_file
 from choral.audio.source import Source, cannot_open
 from choral.audio.spool import size_text, write
-from choral.errors import AudioRefused, AudioTooLarge
+from choral.errors import AudioEmpty, AudioRefused, AudioTooLarge
 
 
 def open_path(path: str, roots: Iterable[str], max_bytes: int) -> Source:
@@ -49,6 +49,21 @@ def keep_bytes(data: bytes, max_bytes: int) -> Source:
         file.close()
         raise
     return Source(name, "", file, is_ours=True)
+
+
+def share_file(name: str, file: IO[bytes], max_bytes: int) -> Source:
+    """The same file under a descriptor of its own: its owner may close it at any time."""
+    shared = os.fdopen(os.dup(file.fileno()), "rb")
+    try:
+        size_bytes = os.fstat(shared.fileno()).st_size
+        _require_size(name, size_bytes, max_bytes)
+        if not size_bytes:
+            raise AudioEmpty(f"{name} is empty: there is not one byte in it")
+        shared.seek(0)
+    except BaseException:
+        shared.close()
+        raise
+    return Source(name, os.path.splitext(name)[1], shared, is_ours=True)
 
 
 def _require_same_plain_file(file: IO[bytes], path: str, real: str, max_bytes: int) -> None:

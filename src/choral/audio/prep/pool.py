@@ -18,9 +18,9 @@ from types import TracebackType
 from choral.audio.fetch import fetch
 from choral.audio.prep.child import Decode, decode_plainly, name_of
 from choral.audio.prep.crew import Crew
-from choral.audio.prep.job import AudioPlace, Job, Prepared
+from choral.audio.prep.job import AudioPlace, Job, OpenFile, Prepared
 from choral.audio.prep.messages import Answer, Order
-from choral.audio.prep.places import keep_bytes, open_path
+from choral.audio.prep.places import keep_bytes, open_path, share_file
 from choral.audio.prep.process import ProcessDied
 from choral.audio.prep.room import Room
 from choral.audio.prep.settings import PrepSettings
@@ -32,7 +32,7 @@ from choral.remote.guard import Guard
 from choral.remote.transport import shown
 from choral.types import Loudness
 
-__all__ = ["AudioPlace", "Backlog", "PrepPool", "Prepared"]
+__all__ = ["AudioPlace", "Backlog", "OpenFile", "PrepPool", "Prepared"]
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
 MAX_KILLS = 2  # a process that someone kills is replaced once; a file that gets two killed is the reason
@@ -120,6 +120,8 @@ class PrepPool:
         settings = self.settings
         if isinstance(job.audio, bytes):
             return keep_bytes(job.audio, settings.max_bytes)
+        if isinstance(job.audio, OpenFile):
+            return share_file(job.audio.name, job.audio.file, settings.max_bytes)
         if scheme_of(job.audio) is None:
             return open_path(os.fspath(job.audio), settings.roots, settings.max_bytes)
         url = str(job.audio)

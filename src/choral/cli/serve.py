@@ -1,0 +1,147 @@
+"""`choral serve`: the HTTP server, until it is told to stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import shlex
+import socket
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+from choral.cli.arguments import Parser, add_flags, describe, given_options
+from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.outputs import write_stdout
+
+if TYPE_CHECKING:
+    from choral.api import Model
+    from choral.audio.prep.settings import PrepSettings
+    from choral.server.jobs.settings import JobSettings
+    from choral.server.keys import KeyRing
+    from choral.server.settings import ServerSettings
+
+KEY = "CHORAL_API_KEY"
+SECRET = "CHORAL_WEBHOOK_SECRET"
+DESCRIPTION = """\
+Serve the model over HTTP with OpenAI's API for audio: their clients work when they are told the address.
+All callers share one engine, and each gets the text it would have got alone.
+
+SIGTERM or Ctrl-C: no more requests are taken, and what is under way is finished. A second one ends at
+once.
+"""
+EPILOG = f"""\
+Without keys everybody who reaches the address may use it. `choral keys add NAME --file FILE` makes a
+key with limits; a single one without limits goes into {KEY}, since others can see command lines.
+Callbacks of jobs are signed with the secret in {SECRET}.
+
+exit codes: 0 told to stop; 2 usage, 4 model, 6 engine, 7 missing package
+"""
+FLAGS = {
+    "address": ("host", "port", "cors_origins"),
+    "limits": (
+        "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "at_once", "queue_limit",
+        "drain_s",
+    ),
+}  # fmt: skip
+JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
+PREP_FLAGS = (
+    "processes", "fetches", "memory_bytes", "fetch_timeout_s", "stall_timeout_s", "decode_timeout_s", "allowed_hosts",
+)  # fmt: skip
+
+
+def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+    from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.logs import LogFormat
+    from choral.server.jobs.settings import JobSettings
+    from choral.server.settings import ServerSettings
+
+    parser: Parser = commands.add_parser(
+        "serve",
+        help="serve a model over HTTP, with OpenAI's API",
+        usage="choral serve [options]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+    )
+    add_flags(parser.add_argument_group("address"), ServerSettings, FLAGS["address"])
+    keys = parser.add_argument_group("keys")
+    keys.add_argument("--api-key", metavar="KEY", help=f"a key that callers must send (default: {KEY})")
+    keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="keys that `choral keys` made")
+    add_machine_flags(parser.add_argument_group("model and machine"))
+    add_flags(parser.add_argument_group("limits"), ServerSettings, FLAGS["limits"])
+    add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
+    add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
+    watching = parser.add_argument_group("watching")
+    formats = get_args(LogFormat)
+    watching.add_argument(
+        "--log-format",
+        choices=formats,
+        default="text",
+        metavar="|".join(formats),
+        help=describe("of log lines", "text"),
+    )
+    watching.add_argument("--quiet", action="store_true", help="log only what is wrong")
+    parser.set_defaults(run=run, parser=parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.logs import write_logs
+    from choral.remote.guard import Guard
+    from choral.server.jobs.settings import JobSettings
+    from choral.server.keys import KeyRing
+    from choral.server.listener import bind
+    from choral.server.settings import ServerSettings
+
+    settings = ServerSettings(**given_options(arguments, ServerSettings))
+    prep = PrepSettings(
+        **{
+            **given_options(arguments, PrepSettings),
+            "max_bytes": settings.max_upload_bytes,
+            "max_audio_s": settings.max_audio_s,
+        }
+    )
+    Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
+    jobs = JobSettings(**given_options(arguments, JobSettings))
+    keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
+    with bind(settings.host, settings.port) as bound, closing(load_model(arguments)) as model:
+        write_logs(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
+        asyncio.run(serve(model, prep, settings, jobs, keys, bound))
+    return 0
+
+
+async def serve(
+    model: Model,
+    prep: PrepSettings,
+    settings: ServerSettings,
+    jobs: JobSettings,
+    keys: KeyRing,
+    bound: socket.socket,
+) -> None:
+    from choral.audio.prep.pool import PrepPool
+    from choral.server.app import create_app
+    from choral.server.jobs.opening import opened_store
+    from choral.server.listener import CONNECTIONS_WAITING, Listener
+    from choral.server.service import Service
+
+    with PrepPool(prep) as pool:
+        service = Service.of(model, pool, settings)
+        async with opened_store(service, jobs, os.environ.get(SECRET, "")) as store:
+            listener = Listener(create_app(service, keys, store), service)
+            bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
+            write_stdout(greeting(service, keys, bound))
+            await listener.serve([bound])
+
+
+def greeting(service: Any, keys: KeyRing, bound: socket.socket) -> str:
+    from choral.server.listener import address_of
+
+    model, address = service.model, address_of(bound)
+    key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_needed else ""
+    return (
+        f"choral serves {service.model_id} at {address}\n"
+        f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
+        f"{model.n_slots} slots\n"
+        f"  curl {address}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
+    )

@@ -1,0 +1,105 @@
+"""Every request comes in and goes out through here: it gets an id, shows its key, is counted and logged.
+
+Keys are asked for before anything of the body is read, under `/v1` and for `/metrics`; health and the page are open.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from contextlib import ExitStack
+from urllib.parse import quote
+
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from choral.server.keys import ApiKey, KeyRing
+from choral.server.limits import Meter
+from choral.server.metrics import Metrics
+from choral.server.problems import Problem, answer, mistake
+
+log = logging.getLogger("choral.server")
+_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+LOCKED = ("/v1/", "/metrics")
+QUIET = ("/health/", "/metrics", "/v1/engine")  # asked every few seconds: not worth a line each
+
+
+class Doorman:
+    def __init__(self, app: ASGIApp, *, keys: KeyRing, metrics: Metrics) -> None:
+        self._app, self._keys, self._metrics = app, keys, metrics
+        self._meters: dict[str, Meter] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        visit = _Visit(scope, send)
+        self._metrics.open_requests.inc()
+        try:
+            with ExitStack() as stack:
+                try:
+                    self._let_in(scope, stack)
+                except Problem as problem:
+                    await answer(problem)(scope, receive, visit.send)
+                else:
+                    await self._answer(scope, receive, visit)
+        finally:
+            self._metrics.open_requests.dec()
+            self._note(scope, visit)
+
+    async def _answer(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
+        try:
+            await self._app(scope, receive, visit.send)
+        except Exception as error:  # a mistake of ours must not take the connection along
+            response = mistake(error, visit.id)
+            if visit.status:
+                raise  # half an answer cannot be taken back: the connection ends
+            await response(scope, receive, visit.send)
+
+    def _let_in(self, scope: Scope, stack: ExitStack) -> None:
+        if not (self._keys.is_needed and scope["path"].startswith(LOCKED)):
+            return
+        key = self._key(Request(scope))
+        meter = self._meters.setdefault(key.name, Meter())
+        if scope["method"] == "POST":
+            stack.enter_context(meter.request(key))
+        scope["state"]["key"] = key.name
+        scope["state"]["charge"] = lambda duration_s: meter.charge(key, duration_s)
+
+    def _key(self, request: Request) -> ApiKey:
+        kind, _, secret = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() != "bearer" or not secret.strip():
+            raise Problem("an API key is needed: send it as `Authorization: Bearer KEY`", status=401, code="no_api_key")
+        key = self._keys.find(secret.strip())
+        if key is None:
+            raise Problem("this API key is not known: check it, or ask for one", status=401, code="invalid_api_key")
+        return key
+
+    def _note(self, scope: Scope, visit: _Visit) -> None:
+        route = getattr(scope.get("route"), "path", "none")
+        spent_s = time.monotonic() - visit.started_s
+        status = visit.status or 499  # no answer was begun: nobody was there any more
+        method = scope["method"] if scope["method"] in METHODS else "other"
+        self._metrics.requests.labels(method, route, status).inc()
+        self._metrics.request_s.labels(route).observe(spent_s)
+        level = logging.DEBUG if scope["path"].startswith(QUIET) else logging.INFO
+        text = f"{method} {quote(scope['path'])}: {status} in {spent_s:.3f} s"
+        log.log(level, "%s", text, extra={"request": visit.id})
+
+
+class _Visit:
+    def __init__(self, scope: Scope, send: Send) -> None:
+        given = Request(scope).headers.get("x-request-id", "")
+        self.id = given if _ID.fullmatch(given) else secrets.token_hex(16)
+        self.started_s, self.status = time.monotonic(), 0
+        self._send = send
+        scope.setdefault("state", {})["request_id"] = self.id
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
+        await self._send(message)

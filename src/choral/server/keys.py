@@ -1,0 +1,119 @@
+"""API keys: only their SHA-256 is kept, in a JSON file with the limits of each.
+
+A key is 256 bits from the system's own source, so a plain hash cannot be searched. Every stored hash is compared, in
+constant time. A file that changes is read again, so keys come and go without a restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import hmac
+import json
+import os
+import re
+import secrets
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from choral.checks import check_fields
+from choral.errors import UsageError
+from choral.types import option
+
+PREFIX = "ck-"
+VERSION = 1
+_NAME = re.compile(r"[\w.@-]{1,64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ApiKey:
+    name: str
+    sha256: str
+    requests_per_minute: int = option(0, "requests that may be sent in a minute; 0: as many as you like")
+    audio_minutes_per_day: float = option(0.0, "minutes of audio in 24 hours; 0: as many as you like")
+    parallel_requests: int = option(0, "requests at the same time; 0: as many as you like")
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        if not _NAME.fullmatch(self.name):
+            raise UsageError(f"the name {self.name!r} of a key must be 1 to 64 letters, digits or any of . _ @ -")
+        for name in ("requests_per_minute", "audio_minutes_per_day", "parallel_requests"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} is {getattr(self, name)!r}; it must be 0 (no limit) or more")
+
+
+def new_secret() -> str:
+    return PREFIX + secrets.token_urlsafe(32)
+
+
+def hashed(secret: str) -> str:
+    return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def read_keys(path: Path) -> tuple[ApiKey, ...]:
+    try:
+        stored = json.loads(path.read_bytes())
+        if stored["v"] != VERSION:
+            raise UsageError(f"{path} has version {stored['v']!r} of key files, and this Choral reads {VERSION}")
+        return tuple(ApiKey(**fields) for fields in stored["keys"])
+    except FileNotFoundError as error:
+        raise UsageError(
+            f"{path} does not exist: make a first key with `choral keys add NAME --file {path}`"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise UsageError(f"{path} is not a file of API keys: make one with `choral keys add`") from error
+
+
+def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
+    """As a whole or not at all, and readable by its owner alone."""
+    stored = {"v": VERSION, "keys": [dataclasses.asdict(key) for key in keys]}
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w") as file:
+            json.dump(stored, file, indent=1)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+class KeyRing:
+    """The keys of a file, and one that was given by itself."""
+
+    def __init__(self, path: Path | None = None, given: str | None = None) -> None:
+        self._path = path
+        self._given = () if given is None else (ApiKey(name="given", sha256=hashed(given)),)
+        self._stamp: tuple[int, int] | None = None
+        self._stored: tuple[ApiKey, ...] = ()
+        if path is not None:
+            self._stored, self._stamp = read_keys(path), _stamp(path)
+
+    @property
+    def is_needed(self) -> bool:
+        return bool(self._given) or self._path is not None
+
+    def find(self, secret: str) -> ApiKey | None:
+        self._refresh()
+        wanted = hashed(secret)
+        matches = [key for key in (*self._given, *self._stored) if hmac.compare_digest(key.sha256, wanted)]
+        return matches[0] if matches else None
+
+    def _refresh(self) -> None:
+        """A file that cannot be read leaves the keys as they were: an edit half done must lock nobody out."""
+        if self._path is None or (stamp := _stamp(self._path)) in (self._stamp, None):
+            return
+        try:
+            self._stored, self._stamp = read_keys(self._path), stamp
+        except UsageError:
+            return
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino

@@ -1,0 +1,103 @@
+// The page: files and recordings become jobs, jobs are listed and read.
+
+import { complain, find, make, say } from "./dom.js";
+import { setUpEngine } from "./engine.js";
+import { Job } from "./job.js";
+import { allJobs } from "./library.js";
+import { List } from "./list.js";
+import { languageName, Reader } from "./reader.js";
+import { setUpRecorder } from "./recorder.js";
+
+const reader = new Reader(remove);
+const list = new List(open);
+
+function open(job) {
+  list.mark(job);
+  reader.open(job);
+  if (matchMedia("(max-width: 52rem)").matches) find("reader").scrollIntoView({ behavior: "smooth" });
+}
+
+function start(audio, name) {
+  const job = new Job({ name, audio });
+  list.add(job);
+  open(job);
+  say(`Uploading ${name}.`);
+  job.upload(chosenOptions());
+}
+
+async function remove(job) {
+  const isSure = !job.hasText || confirm(`Remove “${job.name}” and its text from this device and from the server?`);
+  if (!isSure) return;
+  try {
+    await job.remove();
+    list.remove(job);
+    await reader.open(null);
+    find("reader").focus();
+  } catch (error) {
+    complain(error.message);
+  }
+}
+
+// --- options ---
+
+function chosenOptions() {
+  const given = Object.fromEntries([...new FormData(find("options-form"))].filter(([, value]) => value.trim()));
+  return { ...given, word_timestamps: "true" };
+}
+
+function hintOptions() {
+  const { language, task } = find("options-form").elements;
+  const parts = [language.value ? language.selectedOptions[0].textContent : "", task.value === "translate" ? "into English" : ""];
+  find("options-hint").textContent = parts.filter(Boolean).join(", ");
+}
+
+function fitOptions(model) {
+  const language = find("language");
+  const codes = model.languages.map((code) => ({ code, name: languageName(code) }));
+  codes.sort((one, other) => one.name.localeCompare(other.name));
+  language.replaceChildren(language.firstElementChild, ...codes.map(({ code, name }) => make("option", { value: code, textContent: name })));
+  const isEnglishOnly = model.languages.length === 1;
+  for (const id of ["language", "task"]) find(id).disabled = isEnglishOnly;
+  if (isEnglishOnly) language.value = model.languages[0];
+}
+
+find("options-form").addEventListener("change", hintOptions);
+find("options-form").addEventListener("submit", (event) => event.preventDefault());
+
+// --- files ---
+
+function takeFiles(files) {
+  for (const file of files) start(file, file.name);
+}
+
+find("files").addEventListener("change", (event) => {
+  takeFiles([...event.target.files]);
+  event.target.value = "";
+});
+
+for (const name of ["dragenter", "dragover"]) {
+  addEventListener(name, (event) => {
+    event.preventDefault();
+    find("drop").classList.add("is-over");
+  });
+}
+addEventListener("dragleave", (event) => event.relatedTarget ?? find("drop").classList.remove("is-over"));
+addEventListener("drop", (event) => {
+  event.preventDefault();
+  find("drop").classList.remove("is-over");
+  takeFiles([...event.dataTransfer.files]);
+});
+
+// --- start ---
+
+setUpRecorder(start);
+setUpEngine(fitOptions);
+try {
+  for (const kept of await allJobs()) {
+    const job = new Job(kept);
+    list.add(job, true);
+    job.watch();
+  }
+} catch {
+  complain("This browser keeps nothing for this page, so the list ends with the tab.");
+}

@@ -1,0 +1,142 @@
+// The sheet of one job: its facts, its sound and its text; editing, copying, downloading and removing.
+
+import { transcriptAs } from "./api.js";
+import { clock, complain, find, save, say } from "./dom.js";
+import { audioOf } from "./library.js";
+import { share, stateInWords } from "./list.js";
+import { Player } from "./player.js";
+import { Text } from "./text.js";
+import { FILES, retime, write } from "./words.js";
+
+export class Reader {
+  constructor(onRemove) {
+    this.job = null;
+    this.isEditing = false;
+    this.onChange = (event) => this.update(event.detail);
+    this.text = new Text((seconds) => this.player.hasSound && this.player.playFrom(seconds));
+    this.player = new Player((seconds, isPlaying) => this.text.light(seconds, isPlaying));
+    find("edit").addEventListener("click", () => this.toggleEdit());
+    find("copy").addEventListener("click", () => this.copy());
+    find("remove").addEventListener("click", () => onRemove(this.job));
+    for (const button of document.querySelectorAll("[data-format]")) {
+      button.addEventListener("click", () => this.download(button.dataset.format));
+    }
+    addEventListener("keydown", (event) => this.press(event));
+  }
+
+  async open(job) {
+    await this.leaveEditing();
+    this.job?.removeEventListener("change", this.onChange);
+    this.job = job;
+    find("welcome").hidden = job !== null;
+    find("sheet").hidden = job === null;
+    this.player.load(null);
+    if (!job) return;
+    job.addEventListener("change", this.onChange);
+    this.text.show(job.shown, false);
+    this.update("state");
+    const blob = job.audio ?? (job.id ? await audioOf(job.id) : null);
+    if (this.job !== job) return; // another was chosen meanwhile
+    find("text").classList.toggle("has-sound", Boolean(blob));
+    if (blob) this.player.load(blob);
+    else this.player.silence();
+  }
+
+  update(what) {
+    const { job } = this;
+    if (what === "segment") return this.text.add(job.segments.at(-1), { isNew: true });
+    if (what === "whole" && !this.isEditing) this.text.show(job.shown, false);
+    find("reader-title").textContent = job.name;
+    find("facts").textContent = facts(job);
+    find("bar").hidden = job.hasEnded || job.state === "unknown";
+    find("progress-text").textContent = stateInWords(job);
+    const done = share(job);
+    if (done === null) find("progress").removeAttribute("value");
+    else find("progress").value = done;
+    find("problem").textContent = job.error ?? (job.hasText && !job.shown.length && job.result ? "No speech was found in this recording." : "");
+    find("problem").hidden = !find("problem").textContent;
+    for (const button of document.querySelectorAll("#edit, #copy, [data-format]")) button.disabled = !job.hasText;
+    find("legend").hidden = this.isEditing || !(job.hasText && this.text.hasUnsure);
+    find("remove").textContent = job.hasEnded || job.state === "unknown" ? "Remove" : "Cancel";
+  }
+
+  // --- editing ---
+
+  async toggleEdit() {
+    if (this.isEditing) return this.leaveEditing();
+    this.isEditing = true;
+    find("edit").setAttribute("aria-pressed", "true");
+    find("edit").textContent = "Done";
+    this.text.show(this.job.shown, true);
+    find("legend").hidden = true;
+    find("text").querySelector("textarea")?.focus();
+  }
+
+  async leaveEditing() {
+    if (!this.isEditing) return;
+    this.isEditing = false;
+    find("edit").setAttribute("aria-pressed", "false");
+    find("edit").textContent = "Edit";
+    const texts = [...find("text").querySelectorAll("textarea")].map((field) => field.value);
+    const edited = this.job.shown.map((segment, i) => (texts[i].trim() === segment.text.trim() ? segment : retime(segment, texts[i])));
+    const isChanged = edited.some((segment, i) => segment !== this.job.shown[i]);
+    if (isChanged) await this.job.edit(edited);
+    else this.update("whole");
+    say(isChanged ? "Your changes are kept on this device." : "");
+  }
+
+  // --- taking it along ---
+
+  async copy() {
+    await this.leaveEditing();
+    try {
+      await navigator.clipboard.writeText(write("text", this.job.shown, this.job));
+      find("copy").textContent = "Copied";
+      say("The text was copied.");
+      setTimeout(() => { find("copy").textContent = "Copy"; }, 1500);
+    } catch {
+      complain("The browser did not allow copying: mark the text and copy it by hand, or download it.");
+    }
+  }
+
+  async download(format) {
+    await this.leaveEditing();
+    const { extension, type, served } = FILES[format];
+    const name = `${this.job.name.replace(/\.[^.]+$/, "")}.${extension}`;
+    try {
+      const text = this.job.edited ? write(format, this.job.edited, this.job) : await transcriptAs(this.job.id, served);
+      save(name, text, type);
+    } catch (error) {
+      complain(error.message);
+    }
+  }
+
+  // Space plays, wherever it would not do something else.
+  press(event) {
+    const isBusy = event.target.closest("button, input, select, textarea, summary, a, dialog");
+    if (event.key !== " " || isBusy || !this.player.hasSound) return;
+    event.preventDefault();
+    this.player.toggle();
+  }
+}
+
+const names = new Intl.DisplayNames(["en"], { type: "language" });
+
+function facts(job) {
+  const { result, record } = job;
+  if (!result) return "";
+  const language = result.language[0].toUpperCase() + result.language.slice(1);
+  const spent = record.ended_at - record.started_at;
+  const parts = [language, clock(result.duration)];
+  if (spent > 0) parts.push(`written in ${spent < 10 ? spent.toFixed(1) : Math.round(spent)} s`);
+  if (job.edited) parts.push("edited by you");
+  return [...parts, ...(result.warnings ?? [])].join(" · ");
+}
+
+export const languageName = (code) => {
+  try {
+    return names.of(code) ?? code;
+  } catch {
+    return code;
+  }
+};

@@ -1,0 +1,129 @@
+"""What every route of the server works with: the model, the prep pool, the settings, and one way to transcribe.
+
+`Service.transcribe` prepares audio in the pool's processes and transcribes it on a thread of its own, so the event loop
+is never held up. It is bounded: too many requests are `QueueFull` at once. Cancelling the task that awaits it ends the
+work wherever it is; windows leave the engine before its next step.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from choral.audio.stoppable import stop_with
+from choral.jobs.tasks import in_thread
+from choral.server.metrics import Metrics
+from choral.server.room import Room
+from choral.server.settings import ServerSettings
+from choral.types import Priority, Segment, TranscribeOptions, Transcript
+
+if TYPE_CHECKING:
+    from choral.api import Model
+    from choral.audio.prep.pool import AudioPlace, PrepPool
+    from choral.audio.recording import Recording
+    from choral.longform.transcriber import Transcription
+
+OnSegment = Callable[[Segment], None]
+OnProgress = Callable[[float, float], None]  # seconds done, seconds in all
+OnDuration = Callable[[float], None]
+
+
+@dataclass(frozen=True)
+class Service:
+    model: Model
+    prep: PrepPool
+    settings: ServerSettings
+    requests: Room
+    uploads: Room
+    metrics: Metrics
+    engine_room: asyncio.Semaphore
+
+    @classmethod
+    def of(cls, model: Model, prep: PrepPool, settings: ServerSettings) -> Service:
+        return cls(
+            model,
+            prep,
+            settings,
+            requests=Room(settings.queue_limit, "requests"),
+            uploads=Room(settings.uploads, "uploads"),
+            metrics=Metrics(model, prep),
+            engine_room=asyncio.Semaphore(settings.at_once or model.requests_at_once),
+        )
+
+    async def transcribe(
+        self,
+        audio: AudioPlace,
+        options: TranscribeOptions,
+        *,
+        priority: Priority = "interactive",
+        on_segment: OnSegment | None = None,
+        on_progress: OnProgress | None = None,
+        on_duration: OnDuration | None = None,
+    ) -> Transcript:
+        """The callbacks are called in the event loop, all of them before this returns.
+
+        `on_duration` hears how long the audio is before it is transcribed; what it raises refuses the request.
+        """
+        with self.requests.place():
+            came_s = time.monotonic()
+            prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
+            with prepared.recording:
+                if on_duration is not None:
+                    on_duration(prepared.recording.duration)
+                prepared_s = time.monotonic()
+                self.metrics.prep_s.observe(prepared_s - came_s)
+                async with self.engine_room:
+                    self.metrics.queue_s.observe(time.monotonic() - prepared_s)
+                    hearing = Hearing(self.metrics, came_s, on_segment, on_progress)
+                    return await hearing.run(self.model, prepared.recording, options, priority)
+
+    @property
+    def model_id(self) -> str:
+        """What clients call the model: its name, without the folders of one that was given by its path."""
+        name = self.model.name
+        return Path(name).name if os.path.exists(name) else name
+
+
+class Hearing:
+    """One recording in the engine."""
+
+    def __init__(
+        self, metrics: Metrics, came_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
+    ) -> None:
+        self._metrics, self._came_s = metrics, came_s
+        self._on_segment, self._on_progress = on_segment, on_progress
+        self._loop = asyncio.get_running_loop()
+        self._wanted_no_more = threading.Event()
+
+    async def run(
+        self, model: Model, recording: Recording, options: TranscribeOptions, priority: Priority
+    ) -> Transcript:
+        stop_with(self._wanted_no_more, recording)
+        transcription = model.begin(recording, options, on_progress=self._tell_progress, priority=priority)
+        started_s = time.monotonic()
+        try:
+            transcript = await in_thread(lambda: self._work(transcription), "request")
+        finally:
+            self._wanted_no_more.set()
+            transcription.stop()  # after its end this does nothing
+        self._metrics.audio_s.inc(transcript.duration)
+        self._metrics.times_real.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
+        return transcript
+
+    def _work(self, transcription: Transcription) -> Transcript:
+        for segment in transcription:
+            if segment.id == 0:
+                self._metrics.first_text_s.observe(time.monotonic() - self._came_s)
+            if self._on_segment is not None:
+                self._loop.call_soon_threadsafe(self._on_segment, segment)
+        return transcription.transcript()
+
+    def _tell_progress(self, done_s: float, total_s: float) -> None:
+        if self._on_progress is not None:
+            self._loop.call_soon_threadsafe(self._on_progress, done_s, total_s)

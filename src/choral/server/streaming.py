@@ -1,0 +1,86 @@
+"""A transcript as server-sent events: text as it becomes final, then the whole of it.
+
+The answer begins with the first text, so that what is wrong with a request is still told by its status. When the client
+goes away, or the server is shut down, the work for it ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from choral.errors import ChoralError
+from choral.jobs.tasks import end_tasks
+from choral.server.answers import END_OF_EVENTS, TextSoFar, delta_event, done_event, event
+from choral.server.gone import ClientGone, unless_gone
+from choral.server.problems import error_fields, problem_of
+from choral.types import Segment, Transcript
+
+Work = Callable[[Callable[[Segment], None]], Coroutine[Any, Any, Transcript]]
+HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies hold nothing back
+
+
+class Streaming:
+    """A transcription under way, whose segments are taken as they come."""
+
+    def __init__(self, work: Work) -> None:
+        self._segments: asyncio.Queue[Segment | None] = asyncio.Queue()
+        self._text = TextSoFar()
+        self._task = asyncio.create_task(work(self._segments.put_nowait))
+        self._task.add_done_callback(lambda task: self._segments.put_nowait(None))
+        self._first = ""
+
+    async def begin(self) -> None:
+        """Waits for the first text, or the end; a failure before that is raised."""
+        try:
+            while (segment := await self._segments.get()) is not None:
+                if delta := self._text.add(segment):
+                    self._first = delta
+                    return
+            self._task.result()
+            self._segments.put_nowait(None)
+        except BaseException:
+            await self.end()
+            raise
+
+    async def events(self) -> AsyncIterator[bytes]:
+        if self._first:
+            yield delta_event(self._first)
+        while (segment := await self._segments.get()) is not None:
+            if delta := self._text.add(segment):
+                yield delta_event(delta)
+        try:
+            yield done_event(self._task.result(), self._text.text)
+        except ChoralError as error:
+            yield event(error_fields(problem_of(error)))
+        yield END_OF_EVENTS
+
+    async def end(self) -> None:
+        await end_tasks([self._task])
+
+
+class EventStream(Response):
+    media_type = "text/event-stream"
+
+    def __init__(self, streaming: Streaming) -> None:
+        super().__init__(headers=HEADERS)
+        del self.headers["content-length"]
+        self._streaming = streaming
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await unless_gone(receive, self._send_all(send))
+        except ClientGone:
+            return
+        finally:
+            await self._streaming.end()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self._streaming.events():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,63 @@
+"""A server of its own for jobs and the page, with what it should answer: the same model in this process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+import choral
+from choral.bench.web_end import WebEnd
+from live_server import LiveServer
+
+SECRET = "s3cret"
+
+
+@pytest.fixture(scope="session")
+def web_end() -> Iterator[WebEnd]:
+    with WebEnd(SECRET) as end:
+        yield end
+
+
+@pytest.fixture(scope="session")
+def job_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("jobs")
+
+
+@pytest.fixture(scope="session")
+def job_server(tiny_en_pt: Path, job_folder: Path) -> Iterator[LiveServer]:
+    flags = (
+        "--model",
+        tiny_en_pt,
+        "--data",
+        job_folder,
+        "--allowed-hosts",
+        "127.0.0.1",
+        "--processes",
+        1,
+        "--threads",
+        1,
+    )
+    server = LiveServer(*flags, env={"CHORAL_WEBHOOK_SECRET": SECRET})
+    try:
+        server.wait_ready()
+        yield server
+        assert server.stop() == 0
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()
+
+
+@pytest.fixture
+def http(job_server: LiveServer) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=job_server.url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def jfk_transcript(tiny_en_pt: Path, jfk: Path) -> choral.Transcript:
+    """What `choral transcribe` gives, with words."""
+    with choral.load(tiny_en_pt, device="cpu", threads=1) as model:
+        return model.transcribe(jfk, word_timestamps=True)

@@ -1,0 +1,65 @@
+"""What a restart must not lose: jobs that wait, jobs that run, and the connection of those who follow them."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import httpx
+
+import choral
+from choral.server.jobs.table import JobTable
+from job_calls import joined, read_events, submit, wait_for
+from live_server import LiveServer
+
+
+def test_kill_9_in_the_middle_loses_nothing(
+    tiny_en_pt: Path, jfk: Path, speech_clips: list[Path], jfk_transcript: choral.Transcript, tmp_path: Path
+) -> None:
+    flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--job-limit", 3, "--processes", 1, "--at-once", 1)
+    long = joined(speech_clips, 1, tmp_path)
+    server = LiveServer(*flags)
+    try:
+        server.wait_ready()
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            jobs = [submit(http, long, temperature="0"), submit(http, jfk, priority="batch"), submit(http, jfk)]
+            refused = http.post("/v1/jobs", json={"url": "https://example.org/talk.mp3"})
+            assert refused.status_code == 503
+            assert int(refused.headers["retry-after"]) > 0
+            assert "3 jobs are waiting or running already" in refused.json()["error"]["message"]
+            seen = read_events(http, jobs[0], most=4)
+            assert seen[-1].fields.get("state", "running") == "running"
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+    finally:
+        server.stop()
+    again = LiveServer(*flags)
+    try:
+        with httpx.Client(base_url=again.url, timeout=60) as http:
+            rest = read_events(http, jobs[0], last=seen[-1].id)
+            segments = [event.fields for event in (*seen, *rest) if event.name == "segment"]
+            ended = [wait_for(http, job, "succeeded") for job in jobs]
+            assert segments == ended[0]["result"]["segments"]
+            assert [job["result"]["text"] for job in ended[1:]] == [jfk_transcript.text] * 2
+            assert ended[0]["attempts"] == 2
+        assert again.stop() == 0
+    finally:
+        again.process.kill()
+    assert list((tmp_path / "data" / "audio").iterdir()) == []
+
+
+def test_a_drain_hands_back_what_it_cannot_finish(tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path) -> None:
+    flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--processes", 1, "--drain-s", 1)
+    server = LiveServer(*flags)
+    try:
+        with httpx.Client(base_url=server.url, timeout=60) as http:
+            job = submit(http, joined(speech_clips, 20, tmp_path))
+            wait_for(http, job, "running")
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+    table = JobTable(tmp_path / "data")
+    record = table.show(job)
+    table.close()
+    assert (record.state, record.attempts, record.crashes) == ("queued", 0, 0)  # it was no fault of the job
+    assert (tmp_path / "data" / "audio" / job).exists()

@@ -1,0 +1,149 @@
+"""Jobs over HTTP against a real server: the same text as everywhere, events in order, and nothing left behind."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+import choral
+from choral import formats
+from choral.bench.web_end import WebEnd
+from job_calls import LIMIT_S, joined, read_events, submit, wait_for
+
+
+def test_a_job_gives_what_transcribe_gives_in_every_format(
+    http: httpx.Client, jfk: Path, jfk_transcript: choral.Transcript, job_folder: Path
+) -> None:
+    job_id = submit(http, jfk, word_timestamps="true", temperature="0,0.2")
+    early = http.get(f"/v1/jobs/{job_id}", params={"response_format": "text"})
+    assert early.status_code in (200, 409)
+    job = wait_for(http, job_id, "succeeded")
+    assert job["options"] == {"word_timestamps": True, "temperature": [0.0, 0.2]}
+    assert job["progress"] == {"done_s": 11.0, "duration_s": 11.0}
+    assert job["audio"] == jfk.name
+    assert job["result"]["text"] == jfk_transcript.text
+    assert job["timings"]["engine_s"] > 0
+    for name in formats.FORMATS:
+        answer = http.get(f"/v1/jobs/{job_id}", params={"response_format": name})
+        assert answer.text == formats.render(jfk_transcript, name)
+    assert http.get(f"/v1/jobs/{job_id}", params={"response_format": "docx"}).json()["error"]["param"]
+    assert job_id in [listed["id"] for listed in http.get("/v1/jobs").json()["data"]]
+    assert not (job_folder / "audio" / job_id).exists()
+
+
+def test_events_come_in_order_and_none_is_missed(http: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
+    job_id = submit(http, joined(speech_clips, 1, tmp_path), word_timestamps="true", temperature="0")
+    first = read_events(http, job_id, most=5)  # the connection ends in the middle
+    rest = read_events(http, job_id, last=first[-1].id)
+    live = [event for event in (*first, *rest) if event.name == "segment"]
+    late = read_events(http, job_id)  # a client that comes when all is over
+    segments = [event for event in late if event.name == "segment"]
+    assert live == segments
+    assert [event.id for event in segments] == list(range(1, len(segments) + 1))
+    assert [event.fields["id"] for event in segments] == list(range(len(segments)))
+    assert len(segments) >= 3
+    for event in segments:
+        words = event.fields["words"]
+        assert "".join(word["word"] for word in words) == event.fields["text"]
+        assert event.fields["start"] <= words[0]["start"] <= words[-1]["end"] <= event.fields["end"] + 0.01
+    done_s = [event.fields["progress"]["done_s"] for event in (*first, *rest) if event.name != "segment"]
+    assert done_s == sorted(done_s)
+    assert len(set(done_s)) > 2
+    assert [event.name for event in (*first, *rest)].index("end") == len(first) + len(rest) - 1
+    assert late[-1].name == "end"
+    assert late[-1].fields["text"] == "".join(event.fields["text"] for event in segments).strip()
+    assert late[-1].fields["state"] == "succeeded"
+    assert [event.name for event in read_events(http, job_id, last=len(segments))] == ["end"]
+
+
+def test_by_address_with_a_signed_callback(
+    http: httpx.Client, web_end: WebEnd, jfk: Path, jfk_transcript: choral.Transcript
+) -> None:
+    order = {"url": web_end.serve(jfk), "callback": f"{web_end.url}/done", "priority": "batch", "language": "English"}
+    answer = http.post("/v1/jobs", json=order)
+    assert answer.status_code == 202, answer.text
+    job = wait_for(http, answer.json()["id"], "succeeded")
+    assert job["result"]["text"] == jfk_transcript.text
+    assert (job["priority"], job["options"]) == ("batch", {"language": "en"})
+    deadline_s = time.monotonic() + LIMIT_S
+    while not web_end.deliveries[job["id"]]:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+    assert web_end.deliveries[job["id"]] == 1
+
+
+def test_delete_cancels_what_runs_and_forgets_what_has_ended(
+    http: httpx.Client, speech_clips: list[Path], tmp_path: Path, job_folder: Path
+) -> None:
+    job_id = submit(http, joined(speech_clips, 20, tmp_path))
+    assert (job_folder / "audio" / job_id).exists()
+    wait_for(http, job_id, "running")
+    cancelled = http.delete(f"/v1/jobs/{job_id}").json()
+    assert cancelled["state"] == "cancelled"
+    assert not (job_folder / "audio" / job_id).exists()
+    assert http.get(f"/v1/jobs/{job_id}", params={"response_format": "srt"}).status_code == 410
+    assert [event.name for event in read_events(http, job_id)] == ["end"]
+    assert http.delete(f"/v1/jobs/{job_id}").json() == {"id": job_id, "object": "job", "deleted": True}
+    for gone in (http.get(f"/v1/jobs/{job_id}"), http.delete(f"/v1/jobs/{job_id}")):
+        assert gone.status_code == 404
+        assert gone.json()["error"]["code"] == "job_not_found"
+    assert http.get(f"/v1/jobs/{job_id}/events").status_code == 404
+
+
+def test_audio_that_is_none_fails_its_job_and_nothing_else(http: httpx.Client, tmp_path: Path) -> None:
+    letter = tmp_path / "letter.mp3"
+    letter.write_text("Dear reader, this is no sound at all. " * 100)
+    job_id = submit(http, letter)
+    job = wait_for(http, job_id, "failed")
+    assert job["error"]["type"] == "NotAudio"
+    assert "letter.mp3" in job["error"]["message"]
+    refused = http.get(f"/v1/jobs/{job_id}", params={"response_format": "text"})
+    assert refused.status_code == 422
+    assert "letter.mp3" in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param", "says"),
+    [
+        ({"data": {"language": "en"}, "files": {"other": b"x"}}, 400, "other", "unknown field `other`"),
+        ({"data": {"beam_size": "2"}, "files": {"more": b""}}, 400, "more", "the fields are file, url"),
+        ({"json": {}}, 400, "file", "there is no audio"),
+        ({"json": {"url": "ftp://example.org/a"}}, 400, "url", "http"),
+        ({"json": {"url": "https://example.org/a", "beam": 2}}, 400, "beam", "unknown field `beam`"),
+        ({"json": {"url": "https://example.org/a", "beam_size": "two"}}, 400, "beam_size", "a whole number"),
+        ({"json": {"url": "https://example.org/a", "beam_size": 65}}, 400, "beam_size", "from 1 to 64"),
+        ({"json": {"url": "https://example.org/a", "language": "xx"}}, 400, "language", "xx"),
+        ({"json": {"url": "https://example.org/a", "priority": "high"}}, 400, "priority", "interactive, batch"),
+        ({"json": {"url": "https://example.org/a", "callback": "here"}}, 400, "callback", "http or https"),
+        ({"json": {"url": "https://example.org/a", "language": "de"}}, 400, "language", "only English"),
+        ({"json": {"url": "https://example.org/a", "task": "translate"}}, 400, "task", "only English"),
+        ({"json": ["https://example.org/a"]}, 400, None, "must be an object"),
+        ({"content": b"{", "headers": {"content-type": "application/json"}}, 400, None, "JSON cannot be read"),
+        ({"content": b"x", "headers": {"content-type": "audio/flac"}}, 415, None, "multipart/form-data"),
+        ({"data": {"vad": "perhaps"}, "files": {"file": b"x"}}, 400, "vad", "true or false"),
+        ({"data": {"beam_size": "2.5"}, "files": {"file": b"x"}}, 400, "beam_size", "a whole number"),
+        ({"data": {"clip_timestamps": "1,b"}, "files": {"file": b"x"}}, 400, "clip_timestamps", "a number"),
+        ({"data": {"url": "https://example.org/a"}, "files": {"file": b"x"}}, 400, "file", "both were given"),
+    ],
+    ids=lambda value: str(value)[:40],
+)  # fmt: skip
+def test_a_wrong_order_is_refused_and_names_the_field(
+    http: httpx.Client, body: dict[str, Any], status: int, param: str | None, says: str
+) -> None:
+    before = http.get("/v1/jobs").json()["data"]
+    answer = http.post("/v1/jobs", **body)
+    error = answer.json()["error"]
+    assert (answer.status_code, error["param"]) == (status, param), error
+    assert says in error["message"]
+    assert [job["id"] for job in http.get("/v1/jobs").json()["data"]] == [job["id"] for job in before]
+
+
+def test_other_questions_that_cannot_be_answered(http: httpx.Client) -> None:
+    assert http.get("/v1/jobs", params={"limit": 0}).status_code == 400
+    assert http.get("/v1/jobs/nothing").status_code == 404
+    answer = http.get("/v1/jobs/nothing/events", headers={"Last-Event-ID": "yesterday"})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "Last-Event-ID")

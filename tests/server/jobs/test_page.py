@@ -1,0 +1,153 @@
+"""The page in a real browser: a file goes in through it, the text comes out, and each word is where it is heard."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Page, expect, sync_playwright
+
+import choral
+from choral import formats
+from live_server import LiveServer
+
+WITHIN_MS = 60_000
+PHONE = {"width": 390, "height": 844}
+
+
+@pytest.fixture(scope="module")
+def browser(chromium_program: str, jfk: Path) -> Iterator[Browser]:
+    """Its microphone hears the clip."""
+    arguments = [
+        "--no-sandbox",
+        "--autoplay-policy=no-user-gesture-required",
+        "--use-fake-ui-for-media-stream",
+        "--use-fake-device-for-media-stream",
+        f"--use-file-for-fake-audio-capture={jfk}%noloop",
+    ]
+    with sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=chromium_program, args=arguments)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def open_page(browser: Browser, job_server: LiveServer) -> Iterator[Callable[..., Page]]:
+    """Pages that must not complain: what a browser writes to its console fails the test."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_one(**settings: object) -> Page:
+        context = browser.new_context(base_url=job_server.url, reduced_motion="reduce", **settings)  # type: ignore[arg-type]
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(WITHIN_MS)
+        page.on("console", lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.goto("/")
+        return page
+
+    yield open_one
+    for context in contexts:
+        context.close()
+    assert complaints == []
+
+
+def require_accessible(page: Page) -> None:
+    found = Axe().run(page)
+    assert found.violations_count == 0, found.generate_report()
+
+
+def words_of(transcript: choral.Transcript) -> list[str]:
+    return [word.text.strip() for word in transcript.words]
+
+
+def test_a_file_is_heard_read_edited_and_taken_along(
+    open_page: Callable[..., Page], jfk: Path, jfk_transcript: choral.Transcript
+) -> None:
+    page = open_page(color_scheme="light")
+    require_accessible(page)
+    page.set_input_files("#files", jfk)
+    expect(page.locator("#edit")).to_be_enabled(timeout=WITHIN_MS)
+    assert page.locator(".word").all_inner_texts() == words_of(jfk_transcript)
+    expect(page.locator("#facts")).to_contain_text("English · 0:11")
+    require_accessible(page)
+
+    with page.expect_download() as taken:
+        page.get_by_role("button", name="Download subtitles as srt").click()
+    assert taken.value.suggested_filename == f"{jfk.stem}.srt"
+    assert taken.value.path().read_text() == formats.srt(jfk_transcript)
+
+    word = jfk_transcript.words[8]
+    page.locator(".word").nth(8).click()
+    times = page.wait_for_function(
+        "() => { const a = document.querySelector('audio'); return !a.seeking && a.currentTime }"
+    )
+    assert 0 <= times.json_value() - word.start < 1.0
+    expect(page.locator(".word.is-spoken")).to_have_count(1)
+    page.evaluate("document.querySelector('audio').pause()")
+
+    page.get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name=re.compile("Text from 0:00")).first.fill("And so, my dear fellow Americans")
+    page.get_by_role("button", name="Done").click()
+    expect(page.locator("#facts")).to_contain_text("edited by you")
+    page.reload()
+    page.get_by_role("button", name=jfk.name).click()
+    expect(page.locator("#text p").first).to_have_text("And so, my dear fellow Americans")
+    expect(page.locator("#player")).to_be_visible()  # the sound was kept on this device
+    with page.expect_download() as taken:
+        page.get_by_role("button", name="Download as plain text").click()
+    assert taken.value.path().read_text().startswith("And so, my dear fellow Americans\n")
+
+    page.on("dialog", lambda dialog: dialog.accept())
+    page.get_by_role("button", name="Remove").click()
+    expect(page.locator("#list-empty")).to_be_visible()
+    page.reload()
+    expect(page.locator("#list-empty")).to_be_visible()
+
+
+def test_on_a_phone_in_the_dark_by_keyboard_and_with_bad_audio(
+    open_page: Callable[..., Page], jfk: Path, tmp_path: Path
+) -> None:
+    page = open_page(color_scheme="dark", viewport=PHONE)
+    letter = tmp_path / "letter.mp3"
+    letter.write_text("no sound at all " * 50)
+    page.set_input_files("#files", [letter])
+    expect(page.locator("#problem")).to_contain_text("letter.mp3")
+    page.set_input_files("#files", [jfk])
+    expect(page.locator("#edit")).to_be_enabled(timeout=WITHIN_MS)
+    require_accessible(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    page.focus("#text")
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    chosen = float(page.locator(".word.is-chosen").get_attribute("data-start") or "nan")
+    page.keyboard.press("Enter")
+    page.wait_for_function("start => document.querySelector('audio').currentTime >= start", arg=chosen)
+    expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_what_the_microphone_hears_becomes_text(open_page: Callable[..., Page]) -> None:
+    page = open_page()
+    page.get_by_role("button", name="Record").click()
+    expect(page.get_by_role("button", name="Stop · 0:05")).to_be_visible(timeout=WITHIN_MS)
+    page.get_by_role("button", name="Stop").click()
+    expect(page.locator("#edit")).to_be_enabled(timeout=WITHIN_MS)
+    expect(page.locator("#text")).to_contain_text("And so my fellow American")
+    expect(page.locator("#clock")).to_have_text(re.compile(r"0:00 / 0:0[5-9]"))
+
+
+def test_nothing_may_come_from_elsewhere(http: httpx.Client) -> None:
+    page = http.get("/")
+    assert "default-src 'none'" in page.headers["content-security-policy"]
+    assert "unsafe" not in page.headers["content-security-policy"]
+    for name in re.findall(r'(?:src|href)="([^"#]+)"', page.text):
+        answer = http.get(name)
+        assert (answer.status_code, name.startswith("/page/")) == (200, True), name
+        assert not re.search(rb"https?://(?!www\.w3\.org/2000/svg)", answer.content), name
+    assert http.get("/page/..%2Froutes.py").status_code == 404
+    assert http.get("/page/nothing.js").status_code == 404

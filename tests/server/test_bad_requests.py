@@ -1,0 +1,185 @@
+"""Requests that are wrong: each gets its status, its field and a message; after it a good one still works."""
+
+from __future__ import annotations
+
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from audio.media_files import encode, read_clip
+from live_server import LIMIT_BYTES, STALL_S, LiveServer
+
+SENTENCE = "ask not what your country can do for you"
+ROUTE = "/v1/audio/transcriptions"
+
+
+@pytest.fixture(scope="module")
+def speech(jfk: Path) -> bytes:
+    return encode(read_clip(jfk), "ogg", "libopus", rate=48_000)
+
+
+@pytest.fixture(scope="module")
+def http(live: LiveServer) -> Any:
+    with httpx.Client(base_url=live.url, timeout=60) as client:
+        yield client
+
+
+def refusal(answer: httpx.Response, status: int, param: str | None) -> str:
+    """The message of an error in OpenAI's shape."""
+    assert answer.status_code == status, answer.text
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["param"] == param
+    return str(error["message"])
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "text"),
+    [
+        ({"language": "xx"}, "language", "unknown language 'xx'"),
+        ({"language": ""}, "language", "unknown language"),
+        ({"temperature": "3"}, "temperature", "`temperature` is '3'; it must be a number from 0 to 1"),
+        ({"temperature": "warm"}, "temperature", "must be a number from 0 to 1"),
+        ({"temperature": "nan"}, "temperature", "must be a number from 0 to 1"),
+        ({"prompt": "speech " * 10_000}, "prompt", "`prompt` has 70,000 characters, and at most 4,096 are taken"),
+        ({"nonsense": "1"}, "nonsense", "unknown field `nonsense`; the fields are file, model, language"),
+        ({"timestamp_granularities": "word"}, "timestamp_granularities", "need response_format verbose_json"),
+        ({"timestamp_granularities[]": "letter"}, "timestamp_granularities", "must be segment or word"),
+        ({"response_format": "xml"}, "response_format", "one of json, text, srt, verbose_json, vtt"),
+        ({"stream": "perhaps"}, "stream", "true or false"),
+        ({"stream": "true", "response_format": "srt"}, "stream", "no response_format srt"),
+        ({"include[]": "logprobs"}, "include", "is not supported"),
+        ({"include[]": "usage"}, "include", "left out"),
+        ({"word_timestamps": "true"}, "word_timestamps", "no effect on json"),
+        ({"mode": "fast"}, "mode", "one of batched, sequential"),
+        ({"priority": "now"}, "priority", "one of interactive, batch"),
+        ({"loudness": "max"}, "loudness", "one of off, ebu, rms"),
+        ({"chunking_strategy": "often"}, "chunking_strategy", '"auto" or an object'),
+        ({"chunking_strategy": "[" * 100_000}, "chunking_strategy", "at most 4,096"),
+        ({"chunking_strategy[type]": "server_vad", "chunking_strategy[prefix_padding_ms]": "1"}, "chunking_strategy",
+         "prefix_padding_ms is not supported"),
+        ({"chunking_strategy": '{"type": "server_vad", "threshold": 7}'}, "chunking_strategy", "from 0 to 1"),
+        ({"chunking_strategy": "auto", "mode": "sequential"}, "chunking_strategy", "leave out one of them"),
+        ({"url": "https://example.org/a.mp3"}, "file", "more than one audio"),
+        ({"model": ["tiny", "tiny"]}, "model", "given twice"),
+        ({"model": ""}, "model", "`model` is missing"),
+    ],
+)  # fmt: skip
+def test_wrong_fields(http: httpx.Client, speech: bytes, fields: dict[str, Any], param: str, text: str) -> None:
+    answer = http.post(ROUTE, data={"model": "tiny", **fields}, files={"file": ("a.ogg", speech)})
+    assert text in refusal(answer, 400, param)
+
+
+def test_wrong_audio(http: httpx.Client, jfk: Path, speech: bytes) -> None:
+    sound = read_clip(jfk)
+    truncated = encode(sound, "mp4", "aac", rate=44_100)[:-20_000]  # its index was at its end
+    silent_film = encode(sound, "mp4", None, video="mpeg4")
+    for name, data, text in [
+        ("empty.mp3", b"", "empty.mp3 is empty"),
+        ("notes.mp3", b"Dear diary, " * 500, "notes.mp3"),
+        ("cut.m4a", truncated, "cut.m4a"),
+        ("film.mp4", silent_film, "film.mp4"),
+        ("../../etc/passwd", b"root:x", "passwd"),
+    ]:
+        message = refusal(http.post(ROUTE, data={"model": "tiny"}, files={"file": (name, data)}), 400, "file")
+        assert text in message
+        assert ".." not in message
+    hours = encode(np.zeros(16_000 * 700, np.int16), "flac", "flac")
+    too_long = refusal(http.post(ROUTE, data={"model": "tiny"}, files={"file": ("long.flac", hours)}), 413, "file")
+    assert "longer than 600 s" in too_long
+    good = http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)})
+    assert SENTENCE in good.json()["text"]
+
+
+def test_no_file_and_wrong_forms(http: httpx.Client, live: LiveServer, speech: bytes) -> None:
+    assert "there is no `file`" in refusal(http.post(ROUTE, data={"model": "tiny"}), 400, "file")
+    assert "as a file" in refusal(http.post(ROUTE, data={"model": "tiny", "file": "a.mp3"}), 400, "file")
+    assert "application/json" in refusal(http.post(ROUTE, json={"model": "tiny"}), 415, None)
+    assert "not given" in refusal(http.post(ROUTE, content=b"abc"), 415, None)
+    two = [("file", ("a.ogg", speech)), ("file", ("b.ogg", speech))]
+    assert "more than one audio" in refusal(http.post(ROUTE, data={"model": "tiny"}, files=two), 400, "file")
+    other = {"audio": ("a.ogg", speech)}
+    assert "unknown field `audio`" in refusal(http.post(ROUTE, data={"model": "tiny"}, files=other), 400, "audio")
+    for kind in ("multipart/form-data", "multipart/form-data; boundary=x"):
+        for body in (b"", b"no form at all", b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nti'):
+            answer = http.post(ROUTE, content=body, headers={"content-type": kind})
+            assert answer.status_code == 400, (kind, body, answer.text)
+    assert "no model 'large'" in refusal(
+        http.post(ROUTE, data={"model": "large"}, files={"file": ("a.ogg", speech)}), 404, "model"
+    )
+    assert http.get("/health/live").json() == {"status": "live"}
+
+
+def test_too_large(live: LiveServer, http: httpx.Client, client: openai.OpenAI, speech: bytes) -> None:
+    with pytest.raises(openai.APIStatusError) as refused:
+        client.audio.transcriptions.create(file=("big.wav", bytes(26 * 2**20)), model="tiny")
+    assert refused.value.status_code == 413
+    assert f"the limit is 2.86 MiB ({LIMIT_BYTES:,} bytes)" in refused.value.message
+    assert refused.value.param == "file"  # type: ignore[attr-defined]
+
+    def endless() -> Any:  # says no length, so it is counted as it comes
+        yield b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n'
+        for _ in range(40):
+            yield bytes(100_000)
+
+    answer = http.post(ROUTE, content=endless(), headers={"content-type": "multipart/form-data; boundary=x"})
+    assert "the limit is 2.86 MiB" in refusal(answer, 413, "file")
+    assert SENTENCE in client.audio.transcriptions.create(file=("a.ogg", speech), model="tiny").text
+
+
+def test_the_clients_exceptions(live: LiveServer, client: openai.OpenAI, speech: bytes) -> None:
+    with pytest.raises(openai.NotFoundError) as unknown:
+        client.audio.transcriptions.create(file=("a.ogg", speech), model="gpt-4o-transcribe")
+    assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
+    with pytest.raises(openai.BadRequestError) as wrong:
+        client.audio.transcriptions.create(file=("a.ogg", b"text"), model="tiny", stream=True)
+    assert (wrong.value.code, wrong.value.param) == ("not_audio", "file")
+    assert wrong.value.type == "invalid_request_error"
+
+
+def test_slow_uploads_and_headers_are_given_up(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
+    host, port = live.url.removeprefix("http://").split(":")
+    started_s = time.monotonic()
+    with socket.create_connection((host, int(port))) as slow:
+        slow.sendall(
+            b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+            b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+        )
+        slow.settimeout(30)
+        assert b" 408 " in slow.recv(4096)
+    assert STALL_S <= time.monotonic() - started_s < STALL_S + 10
+    with socket.create_connection((host, int(port))) as headless:
+        headless.sendall(b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost:")
+        headless.settimeout(30)
+        assert headless.recv(4096) == b""
+    assert SENTENCE in http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)}).json()["text"]
+
+
+def test_a_thousand_connections(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
+    host, port = live.url.removeprefix("http://").split(":")
+
+    def connect(_: int) -> socket.socket:
+        return socket.create_connection((host, int(port)), timeout=30)
+
+    with ThreadPoolExecutor(32) as pool:
+        connections = list(pool.map(connect, range(1000)))
+    try:
+        assert http.get("/health/live").status_code == 200
+        assert SENTENCE in http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)}).json()["text"]
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def test_prompts_with_special_tokens_are_text(http: httpx.Client, speech: bytes) -> None:
+    answer = http.post(
+        ROUTE, data={"model": "tiny", "prompt": "<|endoftext|> \x00 é"}, files={"file": ("a.ogg", speech)}
+    )
+    assert answer.status_code == 200, answer.text

@@ -1,0 +1,211 @@
+"""The official client of OpenAI against a real server: all formats and fields, and what they promise each other."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import time
+import wave
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+import srt
+import webvtt
+from openai import omit
+
+import local_server
+from choral import Recording
+from live_server import LiveServer
+
+SENTENCE = "ask not what your country can do for you"
+FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
+GRANULARITIES: tuple[tuple[str, ...], ...] = ((), ("segment",), ("word",), ("segment", "word"))
+LANGUAGES_AND_PROMPTS = ((None, None), ("en", None), (None, "A speech."))
+
+
+def ask(client: openai.OpenAI, path: Path, task: str = "transcriptions", **fields: Any) -> Any:
+    """What the client makes of the answer; of a stream, its events."""
+    with path.open("rb") as file:
+        if task == "translations":  # the client's method has fewer fields than the server
+            extra = {name: value for name, value in fields.items() if name not in ("prompt", "response_format")}
+            known = {name: fields[name] for name in ("prompt", "response_format") if name in fields}
+            return client.audio.translations.create(file=file, model="tiny", extra_body=extra, **known)
+        answer = client.audio.transcriptions.create(file=file, model="tiny", **fields)
+        return list(answer) if fields.get("stream") else answer
+
+
+@pytest.fixture(scope="module")
+def whole(live: LiveServer, jfk: Path) -> str:
+    with live.client() as client:
+        text = ask(client, jfk).text
+    assert SENTENCE in text
+    assert text == text.strip()
+    return str(text)
+
+
+def check(answer: Any, name: str, granularities: tuple[str, ...], whole: str) -> None:
+    match name:
+        case "json":
+            assert answer.text == whole
+        case "text":
+            assert answer == whole + "\n"
+        case "srt":
+            cues = list(srt.parse(answer))
+            assert " ".join(cue.content for cue in cues) == whole
+            assert [cue.index for cue in cues] == list(range(1, len(cues) + 1))
+        case "vtt":
+            assert " ".join(cue.text for cue in webvtt.from_buffer(io.StringIO(answer))) == whole
+        case "verbose_json":
+            check_verbose(answer, granularities or ("segment",), whole)
+
+
+def check_verbose(answer: Any, granularities: tuple[str, ...], whole: str) -> None:
+    assert answer.text == whole
+    assert answer.language == "english"
+    assert answer.duration == pytest.approx(11.0, abs=0.01)
+    assert (answer.segments is not None) == ("segment" in granularities)
+    assert (answer.words is not None) == ("word" in granularities)
+    for segment in answer.segments or ():
+        assert 0 <= segment.start < segment.end <= 11.01
+    if answer.words:
+        assert " ".join(word.word for word in answer.words) == whole
+    if answer.words and answer.segments:
+        for segment in answer.segments:
+            words = segment.words  # type: ignore[attr-defined]
+            assert [word["word"] for word in words]
+            assert all(segment.start <= word["start"] <= word["end"] <= segment.end for word in words)
+
+
+def test_every_format_granularity_stream_language_prompt(live: LiveServer, jfk: Path, whole: str) -> None:
+    with live.client() as client:
+        wanted = {None: whole, "A speech.": ask(client, jfk, prompt="A speech.").text}
+    matrix = list(itertools.product(FORMATS, GRANULARITIES, (False, True), LANGUAGES_AND_PROMPTS))
+
+    def one(client: openai.OpenAI, case: tuple[Any, ...]) -> None:
+        name, granularities, is_stream, (language, prompt) = case
+        fields = {
+            "response_format": name,
+            "language": language or omit,
+            "prompt": prompt or omit,
+            "timestamp_granularities": list(granularities) or omit,
+            "stream": is_stream or omit,
+        }
+        if (granularities and name != "verbose_json") or (is_stream and name != "json"):
+            with pytest.raises(openai.BadRequestError) as refused:
+                ask(client, jfk, **fields)
+            assert refused.value.param in ("stream", "timestamp_granularities")
+        elif is_stream:
+            events = ask(client, jfk, **fields)
+            assert "".join(event.delta for event in events[:-1]) == events[-1].text
+            assert events[-1].text == wanted[prompt]
+        else:
+            check(ask(client, jfk, **fields), name, granularities, wanted[prompt])
+
+    with live.client() as client, ThreadPoolExecutor(8) as pool:
+        for result in [pool.submit(one, client, case) for case in matrix]:
+            result.result()
+
+
+def test_streamed_text_is_the_whole_text(client: openai.OpenAI, jfk: Path, whole: str) -> None:
+    events = ask(client, jfk, stream=True)
+    assert [event.type for event in events[:-1]] == ["transcript.text.delta"] * (len(events) - 1)
+    assert events[-1].type == "transcript.text.done"
+    assert "".join(event.delta for event in events[:-1]) == events[-1].text == whole
+    usage = events[-1].usage
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+    assert usage.input_tokens == 550
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the client's own, on verbose_json
+def test_translation(client: openai.OpenAI, prompts: Any, whole: str, jfk: Path) -> None:
+    spanish = prompts("es", 1)[0]
+    translated = ask(client, spanish, "translations", language="es", response_format="verbose_json")
+    assert translated.task == "translate"
+    assert translated.text
+    heard = ask(client, spanish, language="es", response_format="verbose_json")
+    assert heard.language == "spanish"
+    assert heard.text != translated.text
+    assert ask(client, jfk, "translations").text == whole  # English stays as it is
+
+
+def test_the_language_is_detected(client: openai.OpenAI, prompts: Any) -> None:
+    answer = ask(client, prompts("fr", 1)[0], response_format="verbose_json")
+    assert answer.language == "french"
+
+
+def test_models(client: openai.OpenAI) -> None:
+    assert [model.id for model in client.models.list()] == ["tiny", "whisper-1"]
+    assert client.models.retrieve("whisper-1").owned_by == "choral"
+    with pytest.raises(openai.NotFoundError) as missing:
+        client.models.retrieve("gpt-4o-transcribe")
+    assert missing.value.code == "model_not_found"
+    assert missing.value.param == "model"
+
+
+def test_extras(client: openai.OpenAI, live: LiveServer, jfk: Path, whole: str) -> None:
+    for extra in ({"mode": "batched"}, {"vad": True}, {"hotwords": "Americans"}, {"loudness": "rms"}):
+        assert SENTENCE in ask(client, jfk, extra_body={**extra, "priority": "batch"}).text
+    by_words = ask(client, jfk, response_format="srt", extra_body={"word_timestamps": True})
+    assert len(list(srt.parse(by_words))) >= 1
+    for strategy in ("auto", {"type": "server_vad", "threshold": 0.4, "silence_duration_ms": 300}):
+        assert SENTENCE in ask(client, jfk, chunking_strategy=strategy).text
+    as_json = httpx.post(
+        f"{live.url}/v1/audio/transcriptions",
+        data={"model": "tiny", "chunking_strategy": json.dumps({"type": "server_vad"})},
+        files={"file": jfk.read_bytes()},
+        timeout=60,
+    )
+    assert SENTENCE in as_json.json()["text"]
+
+
+def test_an_address_instead_of_a_file(live: LiveServer, jfk: Path, whole: str) -> None:
+    with local_server.serve() as files:
+        url = files.add("/jfk.wav", jfk.read_bytes())
+        fields = {"model": "tiny", "url": url}
+        answer = httpx.post(f"{live.url}/v1/audio/transcriptions", data=fields, timeout=60)
+        assert answer.json()["text"] == whole
+        gone = httpx.post(f"{live.url}/v1/audio/transcriptions", data={**fields, "url": f"{files.url}/no"}, timeout=60)
+        assert gone.status_code == 404
+        assert gone.json()["error"]["param"] == "url"
+    inside = httpx.post(
+        f"{live.url}/v1/audio/transcriptions", data={**fields, "url": "http://169.254.169.254/"}, timeout=60
+    )
+    assert inside.status_code == 403
+    assert inside.json()["error"]["param"] == "url"
+
+
+def test_temperature_zero_falls_back_and_others_are_taken_as_they_are(client: openai.OpenAI, jfk: Path) -> None:
+    assert ask(client, jfk, temperature=0.0).text == ask(client, jfk).text
+    warm = ask(client, jfk, temperature=0.8, response_format="verbose_json")
+    assert {segment.temperature for segment in warm.segments} == {0.8}
+
+
+def test_a_client_that_goes_away_frees_its_places(live: LiveServer, speech_clips: list[Path]) -> None:
+    clips = [Recording.open(path).samples(0, 10**9) for path in speech_clips]
+    joined = np.concatenate([*clips, *clips[::-1], *clips])  # several windows: the first gives text, others follow
+    long = io.BytesIO()
+    with wave.open(long, "w") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", ""))
+        file.writeframes((joined * 32_767).astype("<i2").tobytes())
+    with live.client() as client:
+        audio = ("long.wav", long.getvalue())
+        events = client.audio.transcriptions.create(file=audio, model="tiny", language="en", stream=True)
+        assert next(iter(events)).type == "transcript.text.delta"
+        transcribed_s = live.metric("choral_audio_seconds_total")
+        events.close()
+        deadline_s = time.monotonic() + 5
+        while live.metric("choral_http_requests_open") > 1 and time.monotonic() < deadline_s:
+            time.sleep(0.01)
+    assert live.metric("choral_http_requests_open") == 1  # the one that asks
+    time.sleep(0.5)  # for the step that was under way
+    n_tokens = live.metric("choral_engine_tokens_total")
+    time.sleep(0.5)
+    assert live.metric("choral_engine_tokens_total") == n_tokens
+    assert live.metric("choral_engine_windows_waiting") == 0
+    assert live.metric("choral_audio_seconds_total") == transcribed_s

@@ -1,0 +1,196 @@
+"""The command `choral serve`: what it prints, keys and limits, ids, metrics, logs, overload, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from live_server import LiveServer
+
+ROUTE = "/v1/audio/transcriptions"
+SENTENCE = "ask not what your country can do for you"
+
+
+def keys(*arguments: object) -> str:
+    command = [sys.executable, "-m", "choral", "keys", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def keys_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("keys") / "keys.json"
+
+
+@pytest.fixture(scope="module")
+def free_key(keys_file: Path) -> str:
+    return keys("add", "ann", "--file", keys_file)
+
+
+@pytest.fixture(scope="module")
+def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[LiveServer]:
+    server = LiveServer(
+        "--model", "tiny.en", "--api-keys-file", keys_file, "--cors-origins", "https://example.org",
+        "--log-format", "json", "--queue-limit", 2, "--processes", 1,
+    )  # fmt: skip
+    try:
+        server.wait_ready()
+        yield server
+    finally:
+        server.process.kill()
+        server.stop()
+
+
+def test_the_curl_line_works(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+    assert re.match(r"choral serves tiny.en at http://127.0.0.1:\d+\n", guarded.greeting)
+    assert "torch on cpu in float32, encoder budget 32,768 frames, 32 slots" in guarded.greeting
+    line = guarded.greeting.splitlines()[2].strip().replace("talk.mp3", str(jfk))
+    assert shlex.split(line)[0] == "curl"
+    done = subprocess.run(
+        ["bash", "-c", f"{line} --silent"], env={"CHORAL_API_KEY": free_key, "PATH": "/usr/bin:/bin"},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert SENTENCE in json.loads(done.stdout)["text"]
+
+
+def test_keys_are_asked_for_and_kept_as_hashes(guarded: LiveServer, free_key: str, keys_file: Path) -> None:
+    assert free_key not in keys_file.read_text()
+    assert keys_file.stat().st_mode & 0o077 == 0
+    with guarded.client("ck-wrong") as client, pytest.raises(openai.AuthenticationError) as refused:
+        client.models.list()
+    assert refused.value.code == "invalid_api_key"
+    assert httpx.get(f"{guarded.url}/v1/models").json()["error"]["code"] == "no_api_key"
+    assert httpx.get(f"{guarded.url}/metrics").status_code == 401
+    assert httpx.get(f"{guarded.url}/health/ready").status_code == 200
+    with guarded.client(free_key) as client:
+        assert client.models.retrieve("tiny.en").id == "tiny.en"
+
+
+def test_keys_come_and_go_while_the_server_runs(guarded: LiveServer, keys_file: Path, jfk: Path) -> None:
+    limited = keys("add", "bob", "--file", keys_file, "--requests-per-minute", 2, "--audio-minutes-per-day", 0.1)
+    with guarded.client(limited) as client:
+        with pytest.raises(openai.RateLimitError) as minutes:
+            client.audio.transcriptions.create(file=jfk, model="tiny.en")
+        assert "0.1 minutes of audio in 24 hours, has sent 0.0, and this is 0.2 more" in minutes.value.message
+        assert minutes.value.response.headers["retry-after"] == "86400"
+        with pytest.raises(openai.BadRequestError):
+            client.audio.transcriptions.create(file=("a", b"no audio"), model="tiny.en")
+        with pytest.raises(openai.RateLimitError) as requests:
+            client.audio.transcriptions.create(file=jfk, model="tiny.en")
+        assert "2 requests a minute" in requests.value.message
+        assert 1 <= int(requests.value.response.headers["retry-after"]) <= 60
+        keys("remove", "bob", "--file", keys_file)
+        with pytest.raises(openai.AuthenticationError):
+            client.models.list()
+    assert keys("list", "--file", keys_file).splitlines()[1].split() == ["ann", "0", "0", "0"]
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the client's own, on translations
+def test_an_english_model_says_what_it_cannot_do(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+    with guarded.client(free_key) as client:
+        with pytest.raises(openai.BadRequestError) as translation:
+            client.audio.translations.create(file=jfk, model="tiny.en")
+        assert "cannot translate" in translation.value.message
+        with pytest.raises(openai.BadRequestError) as language:
+            client.audio.transcriptions.create(file=jfk, model="tiny.en", language="fr")
+        assert language.value.param == "language"
+
+
+def test_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -> None:
+    key = {"authorization": f"Bearer {free_key}"}
+    answer = httpx.get(f"{guarded.url}/v1/models", headers={**key, "x-request-id": "mine-1", "origin": "https://a.b"})
+    assert answer.headers["x-request-id"] == "mine-1"
+    assert "access-control-allow-origin" not in answer.headers
+    odd = httpx.get(f"{guarded.url}/v1/models", headers={**key, "x-request-id": "a b", "origin": "https://example.org"})
+    assert re.fullmatch(r"[0-9a-f]{32}", odd.headers["x-request-id"])
+    assert odd.headers["access-control-allow-origin"] == "https://example.org"
+    preflight = httpx.options(
+        f"{guarded.url}{ROUTE}", headers={"origin": "https://example.org", "access-control-request-method": "POST"}
+    )
+    assert preflight.status_code == 200
+    metrics = httpx.get(f"{guarded.url}/metrics", headers=key).text
+    for name in (
+        'choral_http_requests_total{method="GET",route="/v1/models",status="200"}',
+        "choral_queue_seconds_count",
+        "choral_first_text_seconds_count",
+        "choral_audio_seconds_total",
+        "choral_real_time_factor_count",
+        "choral_engine_windows_encoded_total",
+        "choral_engine_tokens_total",
+        "choral_engine_slots 32.0",
+    ):
+        assert name in metrics
+    lines = [json.loads(line) for line in guarded.log.splitlines() if line.startswith("{")]
+    assert "GET /v1/models: 200" in next(line["message"] for line in lines if line.get("request") == "mine-1")
+
+
+def test_too_many_are_refused_before_they_are_read(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+    """Two places: two streams hold them, and a third is answered while its body is still missing."""
+    with guarded.client(free_key) as client:
+        sound = jfk.read_bytes()
+        threads = [
+            threading.Thread(
+                target=lambda: client.audio.transcriptions.create(
+                    file=("a.wav", sound), model="tiny.en", temperature=1.0, extra_body={"hotwords": "one two"}
+                )
+            )
+            for _ in range(2)
+        ]
+        for thread in threads:
+            thread.start()
+        refused = None
+        deadline_s = time.monotonic() + 20
+        while refused is None and time.monotonic() < deadline_s:
+            answer = httpx.post(
+                f"{guarded.url}{ROUTE}",
+                headers={"authorization": f"Bearer {free_key}", "content-type": "multipart/form-data; boundary=x"},
+                content=b"no form",
+            )
+            refused = answer if answer.status_code == 503 else None
+        for thread in threads:
+            thread.join()
+    assert refused is not None
+    assert int(refused.headers["retry-after"]) > 0
+    assert refused.json()["error"]["code"] == "queue_full"
+    assert "2 requests are under way already" in refused.json()["error"]["message"]
+
+
+def test_sigterm_lets_requests_finish(tiny_en_pt: Path, jfk: Path) -> None:
+    server = LiveServer("--model", "tiny.en", env={"CHORAL_API_KEY": "secret"})
+    server.wait_ready()
+    with server.client("secret") as client, ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(client.audio.transcriptions.create, file=jfk, model="tiny.en")
+        metrics = httpx.Client(base_url=server.url, headers={"authorization": "Bearer secret"})
+        with metrics:
+            while "choral_http_requests_open 2.0" not in metrics.get("/metrics").text:
+                time.sleep(0.01)
+            server.process.send_signal(signal.SIGTERM)
+        assert SENTENCE in answer.result().text
+    assert server.stop() == 0
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{server.url}/health/live")
+
+
+def test_wrong_starts(tmp_path: Path) -> None:
+    for flags, text in (
+        (["--port", "99999"], "port is 99999"),
+        (["--host", "no.such.host.example"], "nothing can listen at no.such.host.example:8000"),
+        (["--api-keys-file", tmp_path / "none"], "make a first key with `choral keys add"),
+        (["--cors-origins", "example.org"], "must look like https://example.org"),
+    ):
+        command = [sys.executable, "-m", "choral", "serve", *map(str, flags)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 2
+        assert text in done.stderr

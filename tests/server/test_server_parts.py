@@ -1,0 +1,127 @@
+"""The server's parts by themselves: limits by the clock, text in pieces, and requests that are cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+import choral
+from choral.audio.prep.pool import OpenFile, PrepPool
+from choral.audio.prep.settings import PrepSettings
+from choral.errors import AudioEmpty, QueueFull, UsageError
+from choral.server.answers import TextSoFar
+from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
+from choral.server.limits import DAY_S, Meter
+from choral.server.problems import Problem
+from choral.server.service import Service
+from choral.server.settings import ServerSettings
+from choral.types import Segment, TranscribeOptions
+
+
+def segment(text: str) -> Segment:
+    return Segment(0, 0, 0.0, 1.0, text, (), 0.0, 0.0, 1.0, 0.0)
+
+
+class Clock:
+    now_s = 1000.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def test_text_in_pieces_is_the_stripped_whole() -> None:
+    so_far = TextSoFar()
+    pieces = [so_far.add(segment(text)) for text in ("  ", " One ", "  ", "two. ", " Three ")]
+    assert pieces == ["", "One", "", "   two.", "  Three"]
+    assert "".join(pieces) == so_far.text == "One   two.  Three"
+
+
+def test_requests_a_minute() -> None:
+    clock = Clock()
+    meter, key = Meter(clock), ApiKey(name="a", sha256="", requests_per_minute=2)
+    for _ in range(2):
+        with meter.request(key):
+            clock.now_s += 10
+    with pytest.raises(Problem, match=r"2 requests a minute: try again in 40 s") as refused, meter.request(key):
+        pass
+    assert (refused.value.http_status, refused.value.retry_after_s) == (429, 40)
+    clock.now_s += 40
+    with meter.request(key):
+        pass
+
+
+def test_requests_at_the_same_time() -> None:
+    meter, key = Meter(), ApiKey(name="a", sha256="", parallel_requests=1)
+    with meter.request(key), pytest.raises(Problem, match="1 requests at the same time"), meter.request(key):
+        pass
+    with meter.request(key):
+        pass
+
+
+def test_minutes_of_audio_a_day() -> None:
+    clock = Clock()
+    meter, key = Meter(clock), ApiKey(name="a", sha256="", audio_minutes_per_day=1)
+    with meter.request(key):
+        meter.charge(key, 50)
+        with pytest.raises(Problem, match=r"has sent 0.8, and this is 0.5 more"):
+            meter.charge(key, 30)
+        meter.charge(key, 10)
+    with pytest.raises(Problem, match=r"has sent 1\.0") as refused, meter.request(key):
+        pass
+    assert refused.value.retry_after_s == DAY_S
+    clock.now_s += DAY_S
+    with meter.request(key):
+        meter.charge(key, 60)
+
+
+def test_keys(tmp_path: Path) -> None:
+    path, secret = tmp_path / "keys.json", new_secret()
+    write_keys(path, [ApiKey(name="a", sha256=hashed(secret), requests_per_minute=3)])
+    ring = KeyRing(path, "given")
+    found = ring.find(secret)
+    assert found is not None
+    assert (found.name, found.requests_per_minute) == ("a", 3)
+    assert ring.find("given") is not None
+    assert ring.find(secret + " ") is None
+    path.write_text("{")  # an edit half done locks nobody out
+    assert ring.find(secret) is not None
+    write_keys(path, [])
+    assert ring.find(secret) is None
+    assert not KeyRing().is_needed
+    path.write_text('{"v": 2, "keys": []}')
+    with pytest.raises(UsageError, match="version 2"):
+        KeyRing(path)
+    with pytest.raises(UsageError, match="1 to 64 letters"):
+        ApiKey(name="a b", sha256="")
+
+
+def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+    async def run(service: Service, nothing: Path) -> None:
+        options = TranscribeOptions(beam_size=5)
+        with jfk.open("rb") as file:
+            audio = OpenFile("jfk.wav", file)
+            task = asyncio.create_task(service.transcribe(audio, options))
+            while service.model.stats.steps == 0:
+                await asyncio.sleep(0.01)
+            with pytest.raises(QueueFull, match="1 requests are under way"):
+                await service.transcribe(audio, options)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert service.requests.n_taken == 0
+            steps, deadline_s = service.model.stats.steps, time.monotonic() + 20
+            while service.model.stats.failed == 0 and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.001)
+            assert service.model.stats.failed == 1
+            assert service.model.stats.steps <= steps + 2
+            told: list[Segment] = []
+            transcript = await service.transcribe(audio, TranscribeOptions(), on_segment=told.append)
+            assert tuple(told) == transcript.segments
+            with nothing.open("wb+") as empty, pytest.raises(AudioEmpty, match=r"nothing\.mp3 is empty"):
+                await service.transcribe(OpenFile("nothing.mp3", empty), options)
+
+    with choral.load("tiny.en") as model, PrepPool(PrepSettings(processes=1)) as pool:
+        asyncio.run(run(Service.of(model, pool, ServerSettings(queue_limit=1)), tmp_path / "empty"))
