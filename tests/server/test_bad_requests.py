@@ -111,6 +111,10 @@ def test_no_file_and_wrong_forms(http: httpx.Client, live: LiveServer, speech: b
         for body in (b"", b"no form at all", b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nti'):
             answer = http.post(ROUTE, content=body, headers={"content-type": kind})
             assert answer.status_code == 400, (kind, body, answer.text)
+    part = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.ogg"\r\n\r\n' + speech
+    for end in (b"", b"\r\n--x", b"\r\n--x\r\n"):
+        cut_off = http.post(ROUTE, content=part + end, headers={"content-type": "multipart/form-data; boundary=x"})
+        assert "cut off before its end" in refusal(cut_off, 400, None)
     assert "no model 'large'" in refusal(
         http.post(ROUTE, data={"model": "large"}, files={"file": ("a.ogg", speech)}), 404, "model"
     )

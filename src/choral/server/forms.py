@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from python_multipart.exceptions import FormParserError
-from starlette.datastructures import FormData, UploadFile
+from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
@@ -87,13 +87,28 @@ def _too_slow(settings: ServerSettings, *, has_stalled: bool) -> Problem:
     return Problem(f"the upload {limit}: send it again, or from nearer", status=408, code="upload_timeout")
 
 
+class WholeForm(MultiPartParser):
+    """A form that does not come to its end is refused: a field that is missing from it might have mattered."""
+
+    def __init__(self, headers: Headers, body: AsyncGenerator[bytes, None]) -> None:
+        super().__init__(headers, self._whole(body), max_files=FILES, max_fields=FIELDS, max_part_size=FIELDS_BYTES)
+        self._has_ended = False
+
+    async def _whole(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+        async for piece in body:
+            yield piece
+        if not self._has_ended:
+            raise MultiPartException("it was cut off before its end")
+
+    def on_end(self) -> None:
+        self._has_ended = True
+
+
 async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormData:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     try:
         if kind == "multipart/form-data":
-            return await MultiPartParser(
-                request.headers, body, max_files=FILES, max_fields=FIELDS, max_part_size=FIELDS_BYTES
-            ).parse()
+            return await WholeForm(request.headers, body).parse()
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, body).parse()
     except (MultiPartException, FormParserError) as error:
