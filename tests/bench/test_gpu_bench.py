@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from choral.bench import gpu_load
+from choral.bench import gpu_checks, gpu_load
 from choral.bench.gpu_breakdown import Breakdown, kind_of
 from choral.bench.gpu_checks import Check, check_windows
 from choral.bench.gpu_limits import Ceilings, Share, StepShare, encoder_limit_ms, step_limit_ms
@@ -58,8 +58,9 @@ def test_a_load_that_was_not_done_is_not_measured(maker: LoadMaker, monkeypatch:
         maker.checked(maker._engine.submit(window), 4)
 
 
-def test_windows_on_two_devices_are_compared() -> None:
-    """Of which this machine has one."""
+def test_windows_on_two_devices_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of which this machine has one; a window of every kind."""
+    monkeypatch.setattr(gpu_checks, "N_WINDOWS", len(gpu_checks.OPTIONS))
     tokens, scores = check_windows("cpu")
     assert tokens.holds
     assert scores.holds
