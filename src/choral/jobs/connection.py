@@ -99,7 +99,9 @@ def is_replica(error: redis.RedisError) -> bool:
 
 def _plain(error: redis.ConnectionError) -> str:
     """What the system says, without the library's words around it."""
-    cause = error.__cause__ or error.__context__
-    if not isinstance(cause, OSError) or not cause.errno:
-        return str(error)
-    return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # below 0: of finding the host
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno:
+            return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # below 0: of finding the host
+        cause = cause.__cause__ or cause.__context__
+    return str(error)
