@@ -178,6 +178,7 @@ def test_sigterm_lets_requests_finish(tiny_en_pt: Path, jfk: Path) -> None:
                 time.sleep(0.01)
             server.process.send_signal(signal.SIGTERM)
         assert SENTENCE in answer.result().text
+    server.process.wait(30)  # a second signal would end it at once
     assert server.stop() == 0
     with pytest.raises(httpx.ConnectError):
         httpx.get(f"{server.url}/health/live")
