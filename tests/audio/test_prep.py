@@ -1,4 +1,4 @@
-"""The prep pool with real files, real servers and real processes: what one file does, no other one feels."""
+"""The prep pool with real files and real servers: what it gives, and what it never takes."""
 
 from __future__ import annotations
 
@@ -6,84 +6,28 @@ import asyncio
 import contextlib
 import gc
 import os
-import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future
+from collections.abc import Callable
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from choral.audio.prep.pool import AudioPlace, Backlog, Prepared, PrepPool
+from choral.audio.prep.pool import AudioPlace, Backlog, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording
 from choral.errors import (
     AudioEmpty,
-    AudioNotFound,
-    AudioRefused,
     AudioTooLarge,
     ChoralError,
     FetchFailed,
-    NotAudio,
     StorageError,
     UsageError,
 )
-from local_server import LocalServer, serve
+from local_server import LocalServer
 from media_files import Sound, encode, wav
-from prep_faults import FAULTS, decode_with_faults
-
-EMPTY = Backlog(waiting=0, fetching=0, fetched=0, decoding=0, memory_bytes=0)
-
-
-@pytest.fixture
-def tones() -> Sound:
-    return (np.sin(np.arange(50_000) * 0.05) * 9_000).astype(np.int16)
-
-
-@pytest.fixture
-def server() -> Iterator[LocalServer]:
-    with serve() as server:
-        yield server
-
-
-@pytest.fixture
-def make_pool(tmp_path: Path) -> Iterator[Callable[..., PrepPool]]:
-    pools: list[PrepPool] = []
-
-    def make(**settings: object) -> PrepPool:
-        given = {"processes": 2, "roots": (str(tmp_path),), "allowed_hosts": ("127.0.0.1",), **settings}
-        pools.append(PrepPool(PrepSettings(**given), decode=decode_with_faults))  # type: ignore[arg-type]
-        return pools[-1]
-
-    yield make
-    for pool in pools:
-        pool.close()
-
-
-@pytest.fixture
-def pool(make_pool: Callable[..., PrepPool]) -> PrepPool:
-    return make_pool()
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 10) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
-        time.sleep(0.01)
-
-
-def children() -> set[int]:
-    """Of this process, and alive."""
-    found = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "pid=,comm="], capture_output=True, text=True)
-    lines = [line.split(None, 1) for line in found.stdout.splitlines()]
-    return {int(pid) for pid, command in lines if not command.startswith("ps") and "defunct" not in command}
-
-
-def samples_of(recording: Recording) -> bytes:
-    return b"".join(piece.tobytes() for piece in recording.pieces(100_000))
+from prep_looks import EMPTY, children, samples_of, wait_until
 
 
 def test_samples_are_those_of_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
@@ -139,115 +83,6 @@ def test_errors_are_those_of_recording_open(pool: PrepPool, server: LocalServer,
             pool.submit(audio).result(20)
         assert str(caught.value) == str(expected.value)
         assert not caught.value.is_worth_another_try
-
-
-CRASHES = {
-    "segfault": r"ended the decoder \(SIGSEGV\)",
-    "abort": r"ended the decoder \(SIGABRT\)",
-    "exit": r"ended the decoder \(exit code 3\)",
-    "defect": r"ended the decoder \(exit code 1\)",
-    "killed": r"ended the decoder \(SIGKILL\)",
-    "memory": "takes more memory",
-    "hang": r"could not be decoded in 2 s",
-    "deaf": r"could not be decoded in 2 s",
-}
-
-
-def test_a_file_that_ends_its_decoder_fails_alone(
-    make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path
-) -> None:
-    assert set(CRASHES) == set(FAULTS)
-    pool = make_pool(decode_timeout_s=2)
-    good = tmp_path / "good.wav"
-    futures: list[tuple[str, Future[Prepared]]] = []
-    for name in (*CRASHES, "good"):
-        (tmp_path / f"{name}.wav").write_bytes(wav(tones))
-    for name in CRASHES:
-        futures.append((name, pool.submit(tmp_path / f"{name}.wav")))
-        futures += [("good", pool.submit(good)) for _ in range(6)]
-    for name, future in futures:
-        if name == "good":
-            with future.result(20).recording as recording:
-                assert recording.n_samples == tones.size
-        else:
-            with pytest.raises(NotAudio, match=CRASHES[name]) as caught:
-                future.result(20)
-            assert not caught.value.is_worth_another_try
-    wait_until(lambda: pool.backlog == EMPTY)
-
-
-def test_a_process_that_someone_kills_is_replaced_and_its_file_decoded(
-    pool: PrepPool, tones: Sound, tmp_path: Path
-) -> None:
-    path = tmp_path / "killed-once.wav"
-    path.write_bytes(wav(tones))
-    with pool.submit(path).result(20).recording as recording, Recording.open(wav(tones)) as expected:
-        assert samples_of(recording) == samples_of(expected)
-    assert path.with_suffix(".marker").exists()
-
-
-def test_an_idle_process_that_someone_kills_is_replaced(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
-    pool.submit(wav(tones)).result(20).recording.close()
-    for pid in children():
-        os.kill(pid, signal.SIGKILL)
-    pool.submit(wav(tones)).result(20).recording.close()
-
-
-def test_signals_that_stop_a_service_are_left_to_it(pool: PrepPool, tones: Sound) -> None:
-    pool.submit(wav(tones)).result(20).recording.close()
-    before = children()
-    for pid in before:
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            os.kill(pid, number)
-    pool.submit(wav(tones)).result(20).recording.close()
-    assert before <= children()
-
-
-@pytest.mark.parametrize("name", ["hang", "deaf"])
-def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path, tones: Sound, name: str) -> None:
-    path = tmp_path / f"{name}.wav"
-    path.write_bytes(wav(tones))
-    code = (
-        "import sys, threading; sys.path.insert(0, sys.argv[1])\n"
-        "from choral.audio.prep.pool import PrepPool\n"
-        "from choral.audio.prep.settings import PrepSettings\n"
-        "from prep_faults import decode_with_faults\n"
-        "pool = PrepPool(PrepSettings(processes=1, roots=(sys.argv[2],)), decode=decode_with_faults)\n"
-        "pool.submit(sys.argv[3])\n"
-        "print('ready', flush=True)\n"
-        "threading.Event().wait()\n"
-    )
-    here = str(Path(__file__).parent)
-    with subprocess.Popen(
-        [sys.executable, "-c", code, here, str(tmp_path), str(path)], stdout=subprocess.PIPE
-    ) as parent:
-        assert parent.stdout is not None
-        assert parent.stdout.readline() == b"ready\n"
-        found = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-
-        def hanging() -> list[str]:
-            every = [
-                Path(f"/proc/{parent.pid}/task/{task}/children").read_text().split()
-                for task in os.listdir(f"/proc/{parent.pid}/task")
-            ]
-            return [pid for pids in every for pid in pids]
-
-        assert found.exists()
-        wait_until(lambda: len(hanging()) == 1)
-        child = Path(f"/proc/{hanging()[0]}")
-        time.sleep(0.5)  # into the hang
-        parent.kill()
-    wait_until(lambda: not child.exists() or "State:\tZ" in (child / "status").read_text(), 5)
-
-
-def test_processes_have_no_connection_but_the_one_to_their_parent(
-    pool: PrepPool, tones: Sound, server: LocalServer
-) -> None:
-    pool.submit(server.add("/a.wav", wav(tones))).result(20).recording.close()
-    (pid,) = children()
-    links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    sockets = {link for link in links if link.startswith("socket:")}
-    assert len(sockets) == 1
 
 
 def test_ten_gigabytes_announced(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
@@ -407,71 +242,6 @@ def read_link(fd: str) -> str:
         return os.readlink(f"/proc/self/fd/{fd}")
     except FileNotFoundError:
         return "socket"
-
-
-def test_paths_outside_the_roots(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
-    root, outside = tmp_path / "root", tmp_path / "root-outside"
-    for folder in (root / "sub", outside):
-        folder.mkdir(parents=True)
-        (folder / "a.wav").write_bytes(wav(tones))
-    (root / "link.wav").symlink_to(outside / "a.wav")
-    (root / "folder").symlink_to(outside)
-    (root / "loop").symlink_to(root / "loop")
-    (root / "good-link.wav").symlink_to(root / "sub" / "a.wav")
-    os.mkfifo(root / "pipe")
-    (root / "device").symlink_to("/dev/zero")
-    pool = make_pool(roots=(str(root),))
-    for good in (root / "sub" / "a.wav", root / "good-link.wav", root / "sub" / ".." / "sub" / "a.wav"):
-        pool.submit(good).result(20).recording.close()
-    for bad in (
-        *(outside / "a.wav", root / ".." / "root-outside" / "a.wav", root / "link.wav", root / "folder" / "a.wav"),
-        *(root / "device", tmp_path / "missing.wav", Path("/etc/passwd"), Path("a.wav"), root),
-    ):
-        with pytest.raises(AudioRefused, match="lies in no folder that this service reads from"):
-            pool.submit(bad).result(20)
-    with pytest.raises(AudioRefused, match="not a plain file"):
-        pool.submit(root / "pipe").result(20)
-    for bad in (root / "loop", root / "missing.wav", root / "sub"):
-        with pytest.raises(ChoralError) as expected:
-            Recording.open(bad)
-        with pytest.raises(type(expected.value)) as caught:
-            pool.submit(bad).result(20)
-        assert str(caught.value) == str(expected.value)
-    with pytest.raises(AudioNotFound):
-        pool.submit(str(root / "a\0.wav")).result(20)
-
-
-def test_no_roots_no_paths(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
-    (tmp_path / "a.wav").write_bytes(wav(tones))
-    with pytest.raises(AudioRefused):
-        make_pool(roots=()).submit(tmp_path / "a.wav").result(20)
-
-
-def test_a_file_that_is_swapped_while_it_is_opened(
-    pool: PrepPool, tones: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, other = tmp_path / "a.wav", tmp_path / "b.wav"
-    path.write_bytes(wav(tones))
-    other.write_bytes(wav(tones))
-    real_open = os.open
-
-    def swap(name: str, flags: int, *rest: int) -> int:
-        return real_open(other if name == str(path) else name, flags, *rest)
-
-    monkeypatch.setattr(os, "open", swap)
-    with pytest.raises(AudioRefused, match="changed while it was opened"):
-        pool.submit(path).result(20)
-
-
-def test_addresses_are_guarded(make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer) -> None:
-    url = server.add("/a.wav", wav(tones))
-    with pytest.raises(AudioRefused, match="allowed hosts"):
-        make_pool(allowed_hosts=()).submit(url).result(20)
-    away = server.add("/away.wav", redirect="http://169.254.169.254/latest/meta-data/")
-    with pytest.raises(AudioRefused, match=r"169\.254\.169\.254 is not a host on the public internet"):
-        make_pool().submit(away).result(20)
-    with pytest.raises(UsageError, match="file addresses are not supported"):
-        make_pool().submit("file:///etc/passwd")
 
 
 def test_a_full_disk_is_worth_another_try(pool: PrepPool, tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:

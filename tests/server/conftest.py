@@ -8,22 +8,16 @@ from pathlib import Path
 import openai
 import pytest
 
-from live_server import LIMIT_BYTES, STALL_S, LiveServer
+from live_server import LIMIT_BYTES, STALL_S, LiveServer, running
 
 
 @pytest.fixture(scope="session")
 def live(tiny_ggml: Path) -> Iterator[LiveServer]:
-    server = LiveServer(
+    with running(
         "--model", "tiny", "--max-upload-bytes", LIMIT_BYTES, "--upload-stall-s", STALL_S, "--max-audio-s", 600,
         "--allowed-hosts", "127.0.0.1", "--processes", 2,
-    )  # fmt: skip
-    try:
-        server.wait_ready()
+    ) as server:  # fmt: skip
         yield server
-        assert server.stop() == 0
-    finally:
-        if server.process.poll() is None:
-            server.process.kill()
 
 
 @pytest.fixture

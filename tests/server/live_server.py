@@ -9,6 +9,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO
 
 import httpx
@@ -66,3 +68,16 @@ class LiveServer:
             assert self.process.stdout is not None
             self.process.stdout.close()
             self._log.close()
+
+
+@contextmanager
+def running(*flags: object, env: dict[str, str] | None = None) -> Iterator[LiveServer]:
+    """A server that is ready, and that must end well."""
+    server = LiveServer(*flags, env=env)
+    try:
+        server.wait_ready()
+        yield server
+        assert server.stop() == 0
+    finally:
+        if server.process.poll() is None:
+            server.process.kill()

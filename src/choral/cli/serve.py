@@ -9,10 +9,11 @@ import shlex
 import socket
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any
 
-from choral.cli.arguments import Parser, add_flags, describe, given_options
+from choral.cli.arguments import Parser, add_flags, given_options
 from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.log_flags import add_log_flags
 from choral.cli.outputs import write_stdout
 
 if TYPE_CHECKING:
@@ -53,7 +54,6 @@ PREP_FLAGS = (
 
 def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     from choral.audio.prep.settings import PrepSettings
-    from choral.jobs.logs import LogFormat
     from choral.server.jobs.settings import JobSettings
     from choral.server.settings import ServerSettings
 
@@ -72,16 +72,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     add_flags(parser.add_argument_group("limits"), ServerSettings, FLAGS["limits"])
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
-    watching = parser.add_argument_group("watching")
-    formats = get_args(LogFormat)
-    watching.add_argument(
-        "--log-format",
-        choices=formats,
-        default="text",
-        metavar="|".join(formats),
-        help=describe("of log lines", "text"),
-    )
-    watching.add_argument("--quiet", action="store_true", help="log only what is wrong")
+    add_log_flags(parser.add_argument_group("watching"))
     parser.set_defaults(run=run, parser=parser)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 import choral
 from choral.bench.web_end import WebEnd
-from live_server import LiveServer
+from live_server import LiveServer, running
 
 SECRET = "s3cret"
 
@@ -28,26 +28,11 @@ def job_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def job_server(tiny_en_pt: Path, job_folder: Path) -> Iterator[LiveServer]:
-    flags = (
-        "--model",
-        tiny_en_pt,
-        "--data",
-        job_folder,
-        "--allowed-hosts",
-        "127.0.0.1",
-        "--processes",
-        1,
-        "--threads",
-        1,
-    )
-    server = LiveServer(*flags, env={"CHORAL_WEBHOOK_SECRET": SECRET})
-    try:
-        server.wait_ready()
+    with running(
+        "--model", tiny_en_pt, "--data", job_folder, "--allowed-hosts", "127.0.0.1", "--processes", 1, "--threads", 1,
+        env={"CHORAL_WEBHOOK_SECRET": SECRET},
+    ) as server:  # fmt: skip
         yield server
-        assert server.stop() == 0
-    finally:
-        if server.process.poll() is None:
-            server.process.kill()
 
 
 @pytest.fixture
