@@ -7,6 +7,7 @@ from collections import defaultdict
 from concurrent.futures import wait
 from itertools import pairwise
 from pathlib import Path
+from threading import Event
 from typing import Any
 from xml.etree import ElementTree
 
@@ -21,6 +22,7 @@ from choral.bench.trace import Recorder, Trace, chrome_trace
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.window import Caller, Decode, Window
+from choral.engine.worker import StepRecord
 
 N_WINDOWS, N_CALLERS, N_TOKENS, N_SLOTS = 40, 5, 6, 8
 
@@ -126,12 +128,17 @@ def test_a_trace_of_nothing_can_be_written_and_drawn() -> None:
 
 
 def test_a_window_given_up_leaves_no_trace_of_tokens() -> None:
-    recorder = Recorder(N_SLOTS)
+    recorder, has_decoded = Recorder(N_SLOTS), Event()
+
+    def observe(record: StepRecord) -> None:
+        recorder(record)
+        if type(record.step).__name__ == "Decode":
+            has_decoded.set()
+
     engine = Engine(IdleRunner(N_SLOTS, 1_000_000), EngineSettings(warm_up=False))
-    engine.observe(recorder)
+    engine.observe(observe)
     future = engine.submit(Window(tick(1), Decode()), Caller())
-    while not any(step.kind == "Decode" for step in recorder.trace().steps):
-        pass
+    assert has_decoded.wait(60)
     engine.cancel(future)
     engine.close()
     stay = recorder.trace().stays[0]
