@@ -20,7 +20,7 @@ from choral.longform.transcriber import OnProgress, Transcriber, Transcription
 from choral.model.store import Store, default_model
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
-from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
+from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
@@ -153,6 +153,13 @@ class Model:
         """Segments, as soon as each is final."""
         with self._recording(audio) as recording:
             yield from self._start(recording, options, given, None, priority)
+
+    def text_tokens(self, segment: Segment) -> list[Token]:
+        """The tokens of its text, with what each was worth; of a transcript with `token_logprobs`."""
+        if segment.token_logprobs is None:
+            raise UsageError("the log-probabilities of tokens were not kept: transcribe with token_logprobs=True")
+        tokenizer, pairs = self._transcriber.tokenizer, zip(segment.tokens, segment.token_logprobs, strict=True)
+        return [Token(tokenizer.token_bytes(token), logprob) for token, logprob in pairs if token < tokenizer.eot]
 
     def detect_language(self, audio: AudioInput | Recording) -> dict[str, float]:
         """The probability of each language, likeliest first, from the first 30 s."""

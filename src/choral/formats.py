@@ -125,6 +125,8 @@ def _segment_fields(segment: Segment) -> dict[str, object]:
         "compression_ratio": _finite(segment.compression_ratio),
         "no_speech_prob": _finite(segment.no_speech_prob),
     }
+    if segment.token_logprobs is not None:
+        fields["token_logprobs"] = [_finite(logprob) for logprob in segment.token_logprobs]
     if segment.words is not None:
         fields["words"] = [_word_fields(word, word.text) for word in segment.words]
     return fields

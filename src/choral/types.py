@@ -41,6 +41,7 @@ class TranscribeOptions:
     vad: bool | None = option(None, "leave out what a voice detector calls silence (default: only in batched mode)")
     vad_threshold: float = option(0.5, "how sure the voice detector must be, 0 to 1")
     vad_min_silence: float = option(0.5, "shortest silence that ends a stretch of speech", metavar="SECONDS")
+    vad_padding: float = option(0.2, "sound to keep on both sides of a stretch of speech", metavar="SECONDS")
 
     loudness: Loudness = option(
         "off", "bring the recording to a loudness first: ebu as EBU R128 measures it, rms by its mean power"
@@ -73,6 +74,7 @@ class TranscribeOptions:
     length_penalty: float | None = option(
         None, "rank candidates by this length penalty; by plain average when not given"
     )
+    token_logprobs: bool = option(False, "keep the log-probability of every token, in verbose_json")
     seed: int = option(0, "seed for sampling: the same seed gives the same text")
     max_tokens: int | None = option(None, "most tokens a window may produce (default: 224)")
 
@@ -103,6 +105,7 @@ class TranscribeOptions:
         check_fields(self)
         _require_range("vad_threshold", self.vad_threshold, 0, 1)
         _require_range("vad_min_silence", self.vad_min_silence, 0, 60)
+        _require_range("vad_padding", self.vad_padding, 0, 60)
         if self.loudness_target is not None:
             _require_range("loudness_target", self.loudness_target, -70, 0)
             if self.loudness == "off":
@@ -149,6 +152,14 @@ class Word:
 
 
 @dataclass(frozen=True)
+class Token:
+    """A token of text, in the bytes it stands for: some are a part of a letter."""
+
+    text: bytes
+    logprob: float
+
+
+@dataclass(frozen=True)
 class Segment:
     id: int
     seek: int  # start of the window it came from, in mel frames of 10 ms
@@ -161,6 +172,7 @@ class Segment:
     compression_ratio: float
     no_speech_prob: float
     words: tuple[Word, ...] | None = None  # None: not asked for
+    token_logprobs: tuple[float, ...] | None = None  # of each of `tokens`; None: not asked for
 
 
 @dataclass(frozen=True)

@@ -47,21 +47,22 @@ def test_probabilities_do_not_depend_on_pieces(
 
 
 @pytest.mark.speech
-@pytest.mark.parametrize("threshold", [0.3, 0.5, 0.8])
+@pytest.mark.parametrize(("threshold", "pad_s"), [(0.3, 0.2), (0.5, 0.0), (0.8, 0.6)])
 @pytest.mark.parametrize("min_silence_s", [0.1, 0.5, 2.0])
 def test_spans_equal_the_peers(
     speech: np.ndarray,  # type: ignore[type-arg]
     threshold: float,
+    pad_s: float,
     min_silence_s: float,
 ) -> None:
     options = VadOptions(
         threshold=threshold,
         min_silence_duration_ms=int(min_silence_s * 1000),
-        speech_pad_ms=int(vad.PAD_S * 1000),
+        speech_pad_ms=int(pad_s * 1000),
         min_speech_duration_ms=int(vad.MIN_SPEECH_S * 1000),
     )
     expected = get_speech_timestamps(speech.astype(np.float32) / 32768, options)
-    got = find_speech(Recording.open(speech), threshold=threshold, min_silence_s=min_silence_s).spans
+    got = find_speech(Recording.open(speech), threshold=threshold, min_silence_s=min_silence_s, pad_s=pad_s).spans
     assert [(span.start, span.stop) for span in got] == [(span["start"], span["end"]) for span in expected]
     assert len(got) >= 1
 

@@ -1,8 +1,8 @@
 """Batch = alone: windows give what each gives alone, whatever else is in the batch, and whenever they come.
 
 Real clips, noise and silence; random options and kinds of work; several threads that submit at random moments; windows
-that fail and windows that are given up in between. For torch tokens are equal, and scores to rounding; CTranslate2
-promises the text.
+that fail and windows that are given up in between. For torch, in int8 too, tokens are equal, and scores to the rounding
+of float32; CTranslate2 promises the text.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from choral.engine.engine import Engine
 from choral.engine.factory import ctranslate2_engine
 from choral.engine.gpu_runner import GpuRunner
 from choral.engine.steps import Pending
+from choral.engine.torch_runner import TorchRunner
 from choral.engine.window import (
     Align,
     Aligned,
@@ -36,6 +37,7 @@ from choral.engine.window import (
     WindowAudio,
 )
 from choral.errors import UsageError, WindowFailed
+from choral.model import half, int8
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 from real_model import SETTINGS, Loaded, alone
@@ -51,12 +53,20 @@ class Runner:
     is_same: Callable[[Any, Any, Tokenizer], bool]
 
 
-@pytest.fixture(scope="module", params=["torch", "gpu", "ctranslate2"])
+@pytest.fixture(scope="module", params=["torch", "int8", "gpu", "ctranslate2"])
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     loaded: Loaded = request.getfixturevalue("tiny")
     checkpoint: Checkpoint = request.getfixturevalue("tiny_checkpoint")
     if request.param == "torch":
         yield Runner(loaded.engine, equal_to_rounding)
+        return
+    if request.param == "int8":
+        if not (int8.is_fast_here() and half.is_fast_here()):
+            pytest.skip("this CPU has no instructions for bytes and bfloat16")
+        settings = replace(SETTINGS, compute_type="int8")
+        engine = Engine(TorchRunner(checkpoint, loaded.tokenizer, settings), settings)
+        yield Runner(engine, equal_to_rounding)
+        engine.close()
         return
     if request.param == "gpu":  # the GPU's, with torch in place of its kernels
         settings = replace(SETTINGS, slots=16)
@@ -73,10 +83,9 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
 def equal_to_rounding(found: Any, expected: Any, tokenizer: Tokenizer) -> bool:
     match found, expected:
         case Decoded(), Decoded():
-            scores = [found.avg_logprob, found.no_speech_prob]
-            return found.tokens == expected.tokens and np.allclose(
-                scores, [expected.avg_logprob, expected.no_speech_prob], rtol=0, atol=1e-4
-            )
+            scores = [found.avg_logprob, found.no_speech_prob, *(found.token_logprobs or ())]
+            wanted = [expected.avg_logprob, expected.no_speech_prob, *(expected.token_logprobs or ())]
+            return found.tokens == expected.tokens and np.allclose(scores, wanted, rtol=0, atol=1e-4)
         case Languages(), Languages():
             return found.probabilities == pytest.approx(expected.probabilities, abs=1e-4)
         case Aligned(), Aligned():
@@ -101,6 +110,7 @@ def equal_text(found: Any, expected: Any, tokenizer: Tokenizer) -> bool:
 
 def random_decode(rng: random.Random, tokenizer: Tokenizer, longest: int) -> Decode:
     temperature = rng.choice([0.0, 0.0, 0.0, 0.4, 1.0])
+    n_candidates = rng.choice([1, 1, 1, 2, 5])
     return Decode(
         prompt=tuple(tokenizer.encode(SENTENCE * rng.randrange(1, 8))) if rng.random() < 0.3 else (),
         prefix=tuple(tokenizer.encode(" Well")) if rng.random() < 0.1 else (),
@@ -108,13 +118,14 @@ def random_decode(rng: random.Random, tokenizer: Tokenizer, longest: int) -> Dec
         task=rng.choice(["transcribe", "transcribe", "translate"]),
         timestamps=rng.random() < 0.7,
         temperature=temperature,
-        n_candidates=rng.choice([1, 1, 1, 2, 5]),
+        n_candidates=n_candidates,
         patience=rng.choice([1.0, 2.0]),
         length_penalty=rng.choice([None, 0.6]),
         max_tokens=rng.choice([1, 3, longest, longest]),
         suppress_tokens=tokenizer.suppressed((-1,) if rng.random() < 0.8 else ()),
         suppress_blank=rng.random() < 0.8,
         max_initial_timestamp=rng.choice([None, 0.5, 1.0]),
+        token_logprobs=n_candidates == 1,
         seed=rng.randrange(5),
     )
 

@@ -79,6 +79,7 @@ def test_beams_split_and_end():
     assert search.advance([[EOT, 6, 7], [EOT, 8, 7]], [[-0.1, -1.0, -2.0], [-0.1, -3.0, -4.0]]) == []
     assert [c.tokens for c in search.candidates()] == [(1, 4), (1, 5)]
     assert [c.sum_logprob for c in search.candidates()] == pytest.approx([-1.2, -1.3])
+    assert [c.token_logprobs for c in search.candidates()] == [pytest.approx((-1.0, -0.1)), pytest.approx((-1.0, -0.2))]
 
 
 def test_greedy_stops_at_the_end():
@@ -99,7 +100,9 @@ def test_a_row_that_has_ended_adds_nothing():
     assert search.rows == [1, 2]
     assert search.advance([6, EOT], [-0.5, -0.25]) == [Next(1, 1, 6)]
     assert search.advance([EOT], [-1.0]) == []
-    assert search.candidates() == [Candidate((), -1.0), Candidate((4, 6), -3.5), Candidate((5,), -3.25)]
+    assert search.candidates() == [
+        Candidate((), -1.0, ()), Candidate((4, 6), -3.5, (-2.0, -0.5)), Candidate((5,), -3.25, (-3.0,))
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -121,6 +124,7 @@ def test_the_work_says_which_search(work: Decode, n_rows: int, is_beam: bool):
 def test_the_length_penalty_ranks(penalty: float | None, winner: tuple[int, ...]):
     search = Sampling(2, EOT)
     search.texts, search.sum_logprobs = [[1], [1, 2, 3, 4]], [-1.6, -2.0]
+    search.token_logprobs = [[-1.6], [-0.5] * 4]
     assert best_candidate(search, penalty).tokens == winner
 
 

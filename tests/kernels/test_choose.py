@@ -100,6 +100,7 @@ def state(tokenizer: Tokenizer, wants: list[Decode], so_far: list[list[int]]) ->
         lengths=n_text + 4,
         next_tokens=torch.zeros(N_SLOTS, dtype=torch.long),
         texts=written,
+        logprobs=torch.zeros(N_SLOTS, N_POSITIONS),
         n_text=n_text.clone(),
         sum_logprobs=torch.zeros(N_SLOTS),
         is_done=numbers(0, 0, 0, 0, 0, 0, 0, 0, 1),
@@ -155,6 +156,7 @@ def test_as_the_rules_say(seed: int, tokenizer: Tokenizer, vocabulary: Vocabular
             assert result.n_text[slot] == n_before + (not is_end)
             assert result.texts[slot, :n_before].tolist() == so_far[slot]
             assert is_end or result.texts[slot, n_before] == token
+            assert is_end or result.logprobs[slot, n_before] == pytest.approx(logprob, abs=2e-4)
             assert result.recent[0, slot] == token
             assert result.recent[1, slot] == (so_far[slot][-1] if so_far[slot] else -1)
             assert result.recent[3, slot] == n_before + 1

@@ -221,7 +221,7 @@ def test_the_decoder_answers_as_in_float32(tiny_en: Whisper, quantized: Whisper)
 def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_tokens: int) -> None:
     plain, halved = memories()
     n_rows = sum(n for _, n in hearers)
-    rows = Rows.of(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
+    rows = Rows.going_on(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
     queries = torch.randn(n_rows, 6, n_tokens, 64)
     expected = plain.attend_heard(1, queries, rows)
     assert relative_error(halved.attend_heard(1, queries, rows), expected) < 0.02
@@ -231,10 +231,10 @@ def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_token
 def test_what_a_row_heard_does_not_depend_on_its_neighbours() -> None:
     _, halved = memories()
     queries = torch.randn(4, 6, 1, 64)
-    together = Rows.of([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
+    together = Rows.going_on([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
     heard = halved.attend_heard(0, queries, together)
     for row, hearer in enumerate(together.hearers):
-        alone = Rows.of([0], [0], [hearer], torch.device("cpu"))
+        alone = Rows.going_on([0], [0], [hearer], torch.device("cpu"))
         assert torch.equal(halved.attend_heard(0, queries[row : row + 1], alone)[0], heard[row])
 
 

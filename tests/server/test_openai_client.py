@@ -153,7 +153,8 @@ def test_extras(client: openai.OpenAI, live: LiveServer, jfk: Path, whole: str) 
         assert SENTENCE in ask(client, jfk, extra_body={**extra, "priority": "batch"}).text
     by_words = ask(client, jfk, response_format="srt", extra_body={"word_timestamps": True})
     assert len(list(srt.parse(by_words))) >= 1
-    for strategy in ("auto", {"type": "server_vad", "threshold": 0.4, "silence_duration_ms": 300}):
+    settings = {"threshold": 0.4, "silence_duration_ms": 300, "prefix_padding_ms": 400}
+    for strategy in ("auto", {"type": "server_vad", **settings}):
         assert SENTENCE in ask(client, jfk, chunking_strategy=strategy).text
     as_json = httpx.post(
         f"{live.url}/v1/audio/transcriptions",
@@ -209,3 +210,16 @@ def test_a_client_that_goes_away_frees_its_places(live: LiveServer, speech_clips
     assert live.metric("choral_engine_tokens_total") == n_tokens
     assert live.metric("choral_engine_windows_waiting") == 0
     assert live.metric("choral_audio_seconds_total") == transcribed_s
+
+
+def test_log_probabilities_of_tokens(client: openai.OpenAI, jfk: Path, whole: str) -> None:
+    answer = ask(client, jfk, include=["logprobs"])
+    assert answer.text == whole
+    assert b"".join(bytes(map(int, own.bytes)) for own in answer.logprobs).decode().strip() == whole
+    assert "".join(own.token for own in answer.logprobs).strip() == whole
+    assert all(own.logprob <= 0 for own in answer.logprobs)
+    *deltas, done = ask(client, jfk, include=["logprobs"], stream=True)
+    expected = [own.model_dump() for own in answer.logprobs]
+    assert [own.model_dump() for delta in deltas for own in delta.logprobs] == expected
+    assert [own.model_dump() for own in done.logprobs] == expected
+    assert ask(client, jfk).logprobs is None

@@ -49,9 +49,11 @@ class Speech:
     probabilities: Float32  # one for each 512 samples
 
 
-def find_speech(recording: Recording, *, threshold: float, min_silence_s: float) -> Speech:
+def find_speech(recording: Recording, *, threshold: float, min_silence_s: float, pad_s: float = PAD_S) -> Speech:
     probabilities = speech_probabilities(recording)
-    spans = speech_spans(probabilities, recording.n_samples, threshold=threshold, min_silence_s=min_silence_s)
+    spans = speech_spans(
+        probabilities, recording.n_samples, threshold=threshold, min_silence_s=min_silence_s, pad_s=pad_s
+    )
     return Speech(tuple(spans), probabilities)
 
 

@@ -48,7 +48,7 @@ kinds of failure
 
 FLAGS: dict[str, tuple[str, ...]] = {
     "language and task": ("language", "task"),
-    "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "clip_timestamps"),
+    "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "vad_padding", "clip_timestamps"),
     "loudness": ("loudness", "loudness_target"),
     "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations"),
     "prompts": (
@@ -70,6 +70,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "suppress_tokens",
         "suppress_blank",
         "max_initial_timestamp",
+        "token_logprobs",
     ),
     "thresholds": (
         "compression_ratio_threshold",

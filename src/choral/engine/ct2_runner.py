@@ -55,6 +55,7 @@ class Call:
     suppress_tokens: tuple[int, ...]
     suppress_blank: bool
     latest_first_timestamp: int
+    has_logprobs: bool
 
     @property
     def max_length(self) -> int:
@@ -187,14 +188,18 @@ class Ct2Runner:
             max_initial_timestamp_index=call.latest_first_timestamp,
             return_scores=True,
             return_no_speech_prob=True,
+            return_logits_vocab=call.has_logprobs,
             **search,
         )
         return results
 
     def _outcome(self, window: Waiting, results: Sequence[Any]) -> Outcome:
         """The best of all hypotheses, by the window's own length penalty."""
+        call = window.call
         candidates = [
-            Candidate(tuple(tokens[window.call.n_prefix :]), score)
+            Candidate(
+                tuple(tokens[call.n_prefix :]), score, token_logprobs(result, call) if call.has_logprobs else None
+            )
             for result in results
             for tokens, score in zip(result.sequences_ids, result.scores, strict=True)
         ]
@@ -202,7 +207,7 @@ class Ct2Runner:
         if math.isnan(no_speech_prob) or any(math.isnan(candidate.sum_logprob) for candidate in candidates):
             return Failed(not_numbers(self.compute_type))
         best = max(candidates, key=lambda candidate: candidate.score(window.start.work.length_penalty))
-        return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob))
+        return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, best.token_logprobs))
 
     def _place(self, start: Start) -> Waiting:
         prompt = initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx)
@@ -215,18 +220,30 @@ class Ct2Runner:
         n_prefix = len(prompt) - n_before_start - n_start
         n_room = n_text_ctx - (n_before_start + n_start - 1)
         seconds = work.max_initial_timestamp
+        n_beams = work.n_candidates if work.temperature == 0 else 1
+        if work.token_logprobs and n_beams > 1:
+            raise UsageError("ctranslate2 keeps no log-probabilities of beams: use beam_size 1, or --engine torch")
         return Call(
             n_before_start=n_before_start,
             n_start=n_start,
             n_prefix=n_prefix,
-            n_beams=work.n_candidates if work.temperature == 0 else 1,
+            n_beams=n_beams,
             patience=work.patience,
             temperature=work.temperature,
             n_most=min(n_prefix + (work.max_tokens or n_text_ctx // 2), n_room),
             suppress_tokens=work.suppress_tokens,
             suppress_blank=work.suppress_blank,
             latest_first_timestamp=WINDOW_FRAMES if seconds is None else round(seconds * FRAMES_PER_SECOND),
+            has_logprobs=work.token_logprobs,
         )
+
+
+def token_logprobs(result: Any, call: Call) -> tuple[float, ...]:
+    """Of the tokens of its only hypothesis, without the prefix; the logits are those after all rules."""
+    (tokens,), (steps,) = result.sequences_ids, result.logits
+    logits = [np.asarray(step, dtype=np.float64).reshape(-1) for step in steps[: len(tokens)]]
+    logprobs = [own[token] - np.logaddexp.reduce(own) for own, token in zip(logits, tokens, strict=True)]
+    return tuple(map(float, logprobs[call.n_prefix :]))
 
 
 def storage(features: Sequence[Features]) -> ctranslate2.StorageView:

@@ -46,7 +46,8 @@ class Decoding:
         best = best_candidate(self.search, self.work.length_penalty)
         if is_going_on:
             return Ongoing(best.tokens)
-        return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob))
+        logprobs = best.token_logprobs if self.work.token_logprobs else None
+        return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob, logprobs))
 
 
 def answered(answer: Aligned | Warped | Languages, compute_type: str) -> Outcome:

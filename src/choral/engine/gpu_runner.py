@@ -218,14 +218,16 @@ class GpuRunner:
         is_done = report.is_done(running.slots)
         if not is_done and not running.is_watched:
             return Ongoing(None)
-        candidates = [report.candidate(slot) for slot in running.slots]
-        best = max(candidates, key=lambda candidate: candidate.score(running.work.length_penalty))
+        candidates = {slot: report.candidate(slot) for slot in running.slots}
+        best_slot = max(candidates, key=lambda slot: candidates[slot].score(running.work.length_penalty))
+        best = candidates[best_slot]
         no_speech_prob = report.no_speech_prob(running.slots[0])
-        if math.isnan(no_speech_prob) or any(math.isnan(candidate.sum_logprob) for candidate in candidates):
+        if math.isnan(no_speech_prob) or any(math.isnan(own.sum_logprob) for own in candidates.values()):
             return Failed(not_numbers(self.compute_type))
         if not is_done:
             return Ongoing(best.tokens)
-        return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob))
+        logprobs = self.state.logprobs_of(best_slot, len(best.tokens)) if running.work.token_logprobs else None
+        return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, logprobs))
 
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:

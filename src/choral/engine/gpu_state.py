@@ -49,6 +49,7 @@ class GpuState:
         numbers[DONE] = 1
         others = torch.zeros(3, self.n_entries, device=device)
         texts = torch.zeros(self.n_entries, dims.n_text_ctx, dtype=torch.int32, device=device)
+        logprobs = torch.zeros(self.n_entries, dims.n_text_ctx, device=device)
         unwanted = torch.zeros(self.n_entries, dims.n_vocab, dtype=torch.bool, device=device)
         self.numbers, self.others, self.texts = numbers, others, texts
         self.wanted = Wanted(
@@ -66,6 +67,7 @@ class GpuState:
             lengths=numbers[LENGTH],
             next_tokens=numbers[NEXT],
             texts=texts,
+            logprobs=logprobs,
             n_text=numbers[N_TEXT],
             sum_logprobs=others[SUM_LOGPROB],
             is_done=numbers[DONE],
@@ -101,6 +103,10 @@ class GpuState:
         max_tokens = work.max_tokens or self._dims.n_text_ctx // 2
         wants = [int(work.suppress_blank), int(work.timestamps), latest, seed, max_tokens, int(beginning.is_by_host)]
         return [*wants, NEVER, NEVER, NEVER, 0, beginning.n_prompt, 0, 0, 0]
+
+    def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
+        """Of a text that has ended. Few ask for them, so they are no part of what comes back after every burst."""
+        return tuple(self.progress.logprobs[slot, :n_tokens].tolist())
 
     def _mask(self, tokens: tuple[int, ...]) -> Tensor:
         if tokens not in self._masks:

@@ -17,6 +17,7 @@ from choral.engine.window import Decode
 class Candidate:
     tokens: tuple[int, ...]  # without the end of text
     sum_logprob: float
+    token_logprobs: tuple[float, ...] | None = None  # None: not asked for
 
     @property
     def avg_logprob(self) -> float:
@@ -54,6 +55,7 @@ class Sampling:
         self.eot = eot
         self.rows = list(range(n_rows))  # still going on
         self.texts: list[list[int]] = [[] for _ in range(n_rows)]
+        self.token_logprobs: list[list[float]] = [[] for _ in range(n_rows)]
         self.sum_logprobs = [0.0] * n_rows
 
     def advance(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Next]:
@@ -62,12 +64,14 @@ class Sampling:
             self.sum_logprobs[row] += logprob
             if token != self.eot:
                 self.texts[row].append(token)
+                self.token_logprobs[row].append(logprob)
                 going_on.append(Next(row, row, token))
         self.rows = [following.row for following in going_on]
         return going_on
 
     def candidates(self) -> list[Candidate]:
-        return [Candidate(tuple(text), total) for text, total in zip(self.texts, self.sum_logprobs, strict=True)]
+        rows = zip(self.texts, self.sum_logprobs, self.token_logprobs, strict=True)
+        return [Candidate(tuple(text), total, tuple(logprobs)) for text, total, logprobs in rows]
 
 
 class BeamSearch:
@@ -78,8 +82,9 @@ class BeamSearch:
         self.n_wanted = max(1, round(beam_size * patience))
         self.rows = list(range(beam_size))
         self.texts: list[tuple[int, ...]] = [()] * beam_size
+        self.token_logprobs: list[tuple[float, ...]] = [()] * beam_size
         self.sum_logprobs = [0.0] * beam_size
-        self.ended: dict[tuple[int, ...], float] = {}
+        self.ended: dict[tuple[int, ...], Candidate] = {}
 
     @property
     def n_looked_at(self) -> int:
@@ -95,7 +100,10 @@ class BeamSearch:
                 break
             (newly_ended if text[-1] == self.eot else going_on).append(text)
         for text in newly_ended[: max(0, self.n_wanted - len(self.ended))]:
-            self.ended[text[:-1]] = scores[text]
+            self.ended[text[:-1]] = Candidate(text[:-1], scores[text], self.token_logprobs[sources[text]])
+        self.token_logprobs = [
+            (*self.token_logprobs[sources[text]], scores[text] - self.sum_logprobs[sources[text]]) for text in going_on
+        ]
         self.texts, self.sum_logprobs = going_on, [scores[text] for text in going_on]
         if len(self.ended) >= self.n_wanted:
             return []
@@ -115,12 +123,12 @@ class BeamSearch:
 
     def candidates(self) -> list[Candidate]:
         candidates = dict(self.ended)
-        unfinished = zip(self.sum_logprobs, self.texts, strict=True)
-        for score, text in sorted(unfinished, key=lambda pair: pair[0], reverse=True):
+        unfinished = map(Candidate, self.texts, self.sum_logprobs, self.token_logprobs)
+        for candidate in sorted(unfinished, key=lambda candidate: candidate.sum_logprob, reverse=True):
             if len(candidates) >= self.n_rows:
                 break
-            candidates[text] = score
-        return [Candidate(text, score) for text, score in candidates.items()]
+            candidates[candidate.tokens] = candidate
+        return list(candidates.values())
 
 
 Search = Sampling | BeamSearch

@@ -84,7 +84,7 @@ class TorchRunner:
         prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         audio_slots = [start.slots[0] for start in starts]
         self._in_lanes(self._hear, starts, fewest=1)
-        rows = Rows.of(audio_slots, [0] * len(starts), [(slot, 1) for slot in audio_slots], self._device)
+        rows = Rows.beginning(audio_slots, [len(prompt) for prompt in prompts], self._device)
         states = self._network.decoder(self._padded(prompts), rows, self._memory)
 
         asked = [
@@ -127,7 +127,7 @@ class TorchRunner:
         slots = [slot for decoding in decodings for slot in decoding.row_slots]
         lengths = [decoding.length - 1 for decoding in decodings for _ in decoding.search.rows]
         hearers = [(decoding.slots[0], len(decoding.search.rows)) for decoding in decodings]
-        rows = Rows.of(slots, lengths, hearers, self._device)
+        rows = Rows.going_on(slots, lengths, hearers, self._device)
         states = self._network.decoder(self._choosing.next_tokens[rows.slots][:, None], rows, self._memory)
         return self._network.decoder.logits(states[:, -1])
 

@@ -52,6 +52,7 @@ class Decoded:
     tokens: tuple[int, ...]  # without prompt, prefix and end of text
     avg_logprob: float
     no_speech_prob: float
+    token_logprobs: tuple[float, ...] | None = None  # of each token; None: not asked for
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ class Decode(Work[Decoded]):
     suppress_tokens: tuple[int, ...] = ()
     suppress_blank: bool = True
     max_initial_timestamp: float | None = 1.0
+    token_logprobs: bool = False  # whether they are wanted
     seed: int = 0
 
 

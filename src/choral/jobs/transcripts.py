@@ -29,10 +29,11 @@ def from_json(text: str | bytes) -> Transcript:
 
 
 def _segment(fields: dict[str, Any]) -> Segment:
-    words, tokens = fields.pop("words"), fields.pop("tokens")
+    words, tokens, logprobs = fields.pop("words"), fields.pop("tokens"), fields.pop("token_logprobs", None)
     others: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
     own_words = None if words is None else tuple(Word(**word) for word in words)
-    return Segment(**others, tokens=tuple(tokens), words=own_words)
+    own_logprobs = None if logprobs is None else tuple(logprobs)
+    return Segment(**others, tokens=tuple(tokens), words=own_words, token_logprobs=own_logprobs)
 
 
 def _finite(value: Any) -> Any:

@@ -1,9 +1,8 @@
 """Whisper's rules, the choice of the next token and what follows from it, in one pass over the logits of each row.
 
-Programs look at some tokens of a row each, then one a row decides on what they found.
-
-The rules are those of `engine.rules` and the draws those of `engine.sampler`, which rows that a host decides on (beams)
-still go through; the tests compare all three.
+Programs look at some tokens of a row each, then one a row decides on what they found. The rules are those of
+`engine.rules` and the draws those of `engine.sampler`, which rows that a host decides on (beams) still go through; the
+tests compare all three.
 """
 
 from __future__ import annotations
@@ -45,12 +44,13 @@ class Wanted:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far each slot got; each [slots], but for `recent` [4, slots] and `texts` [slots, positions]."""
+    """How far each slot got; each [slots], but for `recent` [4, slots], `texts` and `logprobs` [slots, positions]."""
 
     recent: Tensor  # last token, the one before, last timestamp, how many were sampled
     lengths: Tensor  # with the prompt and the token that is fed next
     next_tokens: Tensor
     texts: Tensor
+    logprobs: Tensor  # of each token of the text
     n_text: Tensor
     sum_logprobs: Tensor
     is_done: Tensor
@@ -125,7 +125,7 @@ def _merged(found, stride, default, PADDED: tl.constexpr):
 
 @triton.jit
 def _move_on(
-    token, slot, max_tokens, recent, lengths, next_tokens, texts, n_text, is_done, n_slots,
+    token, logprob, slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
     EOT: tl.constexpr, BEGIN: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """What follows from a token: the text grows, or has ended."""
@@ -135,6 +135,7 @@ def _move_on(
     is_end = token == EOT
     if is_end == 0:
         tl.store(texts + slot * POSITIONS + n_written, token.to(texts.dtype.element_ty))
+        tl.store(logprobs + slot * POSITIONS + n_written, logprob)
         tl.store(n_text + slot, n_written + 1)
     tl.store(recent + slot, token.to(recent.dtype.element_ty))
     tl.store(recent + n_slots + slot, last)
@@ -182,7 +183,8 @@ def _survey(
 @triton.jit
 def _decide(
     logits, logit_rows, row_slots, found,
-    timestamps, max_tokens, is_by_host, recent, lengths, next_tokens, texts, n_text, sum_logprobs, is_done, n_slots,
+    timestamps, max_tokens, is_by_host, recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done,
+    n_slots,
     STRIDE: tl.constexpr, EOT: tl.constexpr, BEGIN: tl.constexpr,
     POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
@@ -204,8 +206,9 @@ def _decide(
     logprob = tl.load(logits + logit_row * STRIDE + token) - total
     tl.store(sum_logprobs + slot, tl.load(sum_logprobs + slot) + logprob)
     _move_on(
-        token, slot, max_tokens, recent, lengths, next_tokens, texts, n_text, is_done, n_slots, EOT, BEGIN, POSITIONS
-    )
+        token, logprob, slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
+        EOT, BEGIN, POSITIONS,
+    )  # fmt: skip
 
 
 def choose(
@@ -236,7 +239,7 @@ def choose(
     )  # fmt: skip
     _decide[(n_rows,)](
         logits, logit_rows, row_slots, found, wanted.timestamps, wanted.max_tokens, wanted.is_by_host,
-        progress.recent, progress.lengths, progress.next_tokens, progress.texts, progress.n_text,
+        progress.recent, progress.lengths, progress.next_tokens, progress.texts, progress.logprobs, progress.n_text,
         progress.sum_logprobs, progress.is_done, n_slots,
         STRIDE=stride, **ends, POSITIONS=n_positions,
         PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts), num_warps=1, **chained(logits),
@@ -244,12 +247,7 @@ def choose(
 
 
 def reference(
-    logits: Tensor,
-    logit_rows: Tensor,
-    row_slots: Tensor,
-    wanted: Wanted,
-    progress: Progress,
-    vocabulary: Vocabulary,
+    logits: Tensor, logit_rows: Tensor, row_slots: Tensor, wanted: Wanted, progress: Progress, vocabulary: Vocabulary
 ) -> None:
     """The same with torch, in float32, for rows that are not done."""
     is_open = (progress.is_done[row_slots.long()] == 0) & (wanted.is_by_host[row_slots.long()] == 0)
@@ -266,11 +264,13 @@ def reference(
     noise = gumbel(wanted.seeds[slots], n_sampled, vocabulary.n_tokens)
     compared = torch.where(temperatures > 0, scores / temperatures.clamp(min=1e-9) + noise, scores)
     tokens = compared.argmax(-1)
-    progress.sum_logprobs[slots] += scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
+    logprobs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
+    progress.sum_logprobs[slots] += logprobs
 
     is_end = tokens == vocabulary.eot
     n_text, lengths = progress.n_text[slots], progress.lengths[slots]
     progress.texts[slots[~is_end], n_text[~is_end].long()] = tokens[~is_end].to(progress.texts.dtype)
+    progress.logprobs[slots[~is_end], n_text[~is_end].long()] = logprobs[~is_end]
     progress.n_text[slots] = n_text + (~is_end).to(n_text.dtype)
     is_timestamp = tokens >= vocabulary.timestamp_begin
     newest = [tokens, last, torch.where(is_timestamp, tokens, last_time), n_sampled + 1]

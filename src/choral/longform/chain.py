@@ -99,6 +99,7 @@ class Chain:
             suppress_tokens=tokenizer.suppressed(options.suppress_tokens),
             suppress_blank=options.suppress_blank,
             max_initial_timestamp=options.max_initial_timestamp,
+            token_logprobs=options.token_logprobs,
             seed=options.seed,
         )
         return [

@@ -25,6 +25,7 @@ class Attempt:
     avg_logprob: float
     no_speech_prob: float
     compression_ratio: float
+    token_logprobs: tuple[float, ...] | None
 
 
 def ask(window: Window[Result]) -> Steps[Result]:
@@ -55,6 +56,7 @@ def judge(decoded: Decoded, temperature: float, tokenizer: Tokenizer) -> Attempt
         avg_logprob=decoded.avg_logprob,
         no_speech_prob=decoded.no_speech_prob,
         compression_ratio=compression_ratio(text),
+        token_logprobs=decoded.token_logprobs,
     )
 
 

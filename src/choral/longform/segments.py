@@ -59,20 +59,20 @@ class Splitter:
         if self.is_closed:
             ends.append(len(self.tokens))
         starts = [0, *ends[:-1]]
-        segments = [self.between(start, stop) for start, stop in zip(starts, ends, strict=True)]
+        segments = [self.between(slice(start, stop)) for start, stop in zip(starts, ends, strict=True)]
         if self.is_closed:
             return Split(tuple(segments), self.place.stop, True)
-        tail = self.tokens[ends[-1] :]
-        if self.keep_tail and any(token < self.tokenizer.eot for token in tail):
+        tail = slice(ends[-1], len(self.tokens))
+        if self.keep_tail and any(token < self.tokenizer.eot for token in self.tokens[tail]):
             return Split((*segments, self.tail(tail)), self.place.stop, True)
         frames = self.timestamp(self.tokens[ends[-1] - 1]) * MEL_FRAMES_PER_TIMESTAMP
         return Split(tuple(segments), self.place.seek + frames, False)
 
-    def between(self, start: int, stop: int) -> Segment:
-        tokens = self.tokens[start:stop]
+    def between(self, part: slice) -> Segment:
+        tokens = self.tokens[part]
         offset = self.place.start_s
         return self.segment(
-            tokens,
+            part,
             offset + self.timestamp(tokens[0]) * TIMESTAMP_S,
             offset + self.timestamp(tokens[-1]) * TIMESTAMP_S,
         )
@@ -83,16 +83,17 @@ class Splitter:
         duration_s = self.place.duration_s
         if last > self.tokenizer.timestamp_begin:
             duration_s = self.timestamp(last) * TIMESTAMP_S
-        return self.segment(self.tokens, self.place.start_s, self.place.start_s + duration_s)
+        return self.segment(slice(len(self.tokens)), self.place.start_s, self.place.start_s + duration_s)
 
-    def tail(self, tokens: tuple[int, ...]) -> Segment:
-        start_s = self.place.start_s + self.timestamp(tokens[0]) * TIMESTAMP_S
-        return self.segment(tokens, start_s, max(start_s, self.place.start_s + self.place.duration_s))
+    def tail(self, part: slice) -> Segment:
+        start_s = self.place.start_s + self.timestamp(self.tokens[part.start]) * TIMESTAMP_S
+        return self.segment(part, start_s, max(start_s, self.place.start_s + self.place.duration_s))
 
     def timestamp(self, token: int) -> int:
         return token - self.tokenizer.timestamp_begin
 
-    def segment(self, tokens: tuple[int, ...], start_s: float, end_s: float) -> Segment:
+    def segment(self, part: slice, start_s: float, end_s: float) -> Segment:
+        tokens, logprobs = self.tokens[part], self.attempt.token_logprobs
         return Segment(
             id=0,
             seek=self.place.seek,
@@ -104,4 +105,5 @@ class Splitter:
             avg_logprob=self.attempt.avg_logprob,
             compression_ratio=self.attempt.compression_ratio,
             no_speech_prob=self.attempt.no_speech_prob,
+            token_logprobs=logprobs and logprobs[part],
         )

@@ -21,15 +21,20 @@ QUIET = 20  # a quiet place is this many mel frames long
 
 def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[Clip]:
     """The parts of `clips` where the voice detector hears speech, joined over short pauses."""
-    spans = find_speech(recording, threshold=options.vad_threshold, min_silence_s=options.vad_min_silence).spans
+    speech = find_speech(
+        recording,
+        threshold=options.vad_threshold,
+        min_silence_s=options.vad_min_silence,
+        pad_s=options.vad_padding,
+    )
     joined: list[Clip] = []
-    for span in spans:
+    for span in speech.spans:
         start, stop = span.start // HOP_LENGTH, -(-span.stop // HOP_LENGTH)
         if joined and start - joined[-1].stop < LONGEST_PAUSE:
             joined[-1] = Clip(joined[-1].start, stop)
         else:
             joined.append(Clip(start, stop))
-    parts = [Clip(max(clip.start, speech.start), min(clip.stop, speech.stop)) for clip in clips for speech in joined]
+    parts = [Clip(max(clip.start, part.start), min(clip.stop, part.stop)) for clip in clips for part in joined]
     return [part for part in parts if part.start < part.stop]
 
 

@@ -8,7 +8,7 @@ beams stand side by side as queries.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -72,14 +72,29 @@ class Rows:
     slot_list: Sequence[int]
     length_list: Sequence[int]
     hearers: Sequence[tuple[int, int]]  # (slot of the audio, number of rows)
+    prompt_lengths: Sequence[int]  # of rows that begin; what stands behind is there to fill the batch
 
     @classmethod
-    def of(
+    def going_on(
         cls, slots: Sequence[int], lengths: Sequence[int], hearers: Sequence[tuple[int, int]], device: torch.device
     ) -> Rows:
         assert sum(n_rows for _, n_rows in hearers) == len(slots) == len(lengths)
         numbers = torch.tensor([slots, lengths], device=device)
-        return cls(numbers[0], numbers[1], slots, lengths, hearers)
+        return cls(numbers[0], numbers[1], slots, lengths, hearers, ())
+
+    @classmethod
+    def beginning(cls, slots: Sequence[int], prompt_lengths: Sequence[int], device: torch.device) -> Rows:
+        rows = cls.going_on(slots, [0] * len(slots), [(slot, 1) for slot in slots], device)
+        return replace(rows, prompt_lengths=prompt_lengths)
+
+
+def attend_prompts(q: Tensor, k: Tensor, v: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Each by itself: what fills up the shorter ones weighs nothing, but their sums would be rounded otherwise."""
+    attended = torch.zeros_like(q)
+    for row, length in enumerate(lengths):
+        own = (slice(row, row + 1), slice(None), slice(length))
+        attended[own] = attend(q[own], k[own], v[own], causal=True)
+    return attended
 
 
 class DecoderBlock(nn.Module):
@@ -101,8 +116,8 @@ class DecoderBlock(nn.Module):
     def attend_self(self, x: Tensor, layer: int, rows: Rows, memory: Memory) -> Tensor:
         q, (k, v) = self.attn.queries(x), self.attn.keys_values(x)
         memory.store(layer, rows, k, v)
-        if x.shape[1] > 1:  # a prompt: nothing was written before it
-            return self.attn.merge_heads(attend(q, k, v, causal=True))
+        if rows.prompt_lengths:
+            return self.attn.merge_heads(attend_prompts(q, k, v, rows.prompt_lengths))
         attended = []
         for row, (slot, length) in enumerate(zip(rows.slot_list, rows.length_list, strict=True)):
             keys = memory.keys[layer, slot : slot + 1, :, : length + 1]

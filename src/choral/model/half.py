@@ -28,7 +28,11 @@ class HalfLinear(nn.Linear):
         self.register_parameter("bias", bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x.bfloat16(), self.weight, self.bias).float()
+        rows = x.bfloat16().view(-1, self.in_features)
+        if len(rows) == 1:  # a product of its own kind, rounded otherwise: a row must not notice that it is alone
+            rows = rows.expand(2, -1)
+        product = F.linear(rows, self.weight, self.bias).float()
+        return product[: x.numel() // self.in_features].view(*x.shape[:-1], -1)
 
 
 class HalfMemory(Memory):

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
 from choral import formats
 from choral.server.fields import SpeechRequest
-from choral.types import Segment, Transcript
+from choral.types import Segment, Token, Transcript
 
 AUDIO_TOKENS_PER_S = 50  # positions of the encoder
 SUBTITLE_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
@@ -43,7 +43,8 @@ def text_of(segments: Iterable[Segment]) -> str:
     return so_far.text
 
 
-def whole_answer(transcript: Transcript, request: SpeechRequest) -> Response:
+def whole_answer(transcript: Transcript, request: SpeechRequest, tokens: Sequence[Token] | None) -> Response:
+    """With the log-probabilities of these tokens, where they were asked for."""
     match request.response_format:
         case "text":
             return PlainTextResponse(text_of(transcript.segments) + "\n")
@@ -53,7 +54,7 @@ def whole_answer(transcript: Transcript, request: SpeechRequest) -> Response:
             return json_response(verbose_fields(transcript, request))
         case "json":
             usage = {"type": "duration", "seconds": math.ceil(transcript.duration)}
-            return json_response({"text": text_of(transcript.segments), "usage": usage})
+            return json_response({"text": text_of(transcript.segments), "usage": usage, **logprobs(tokens)})
 
 
 def verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
@@ -72,11 +73,19 @@ def json_response(fields: dict[str, Any]) -> Response:
     return Response(json.dumps(fields, ensure_ascii=False, allow_nan=False), media_type="application/json")
 
 
-def delta_event(delta: str) -> bytes:
-    return event({"type": "transcript.text.delta", "delta": delta})
+def logprobs(tokens: Sequence[Token] | None) -> dict[str, Any]:
+    """The field of this name, in OpenAI's shape; none if nobody asked."""
+    if tokens is None:
+        return {}
+    shown = [(token.text.decode("utf-8", "replace"), list(token.text), token.logprob) for token in tokens]
+    return {"logprobs": [dict(zip(("token", "bytes", "logprob"), own, strict=True)) for own in shown]}
 
 
-def done_event(transcript: Transcript, text: str) -> bytes:
+def delta_event(delta: str, tokens: Sequence[Token] | None) -> bytes:
+    return event({"type": "transcript.text.delta", "delta": delta, **logprobs(tokens)})
+
+
+def done_event(transcript: Transcript, text: str, tokens: Sequence[Token] | None) -> bytes:
     heard = math.ceil(transcript.duration * AUDIO_TOKENS_PER_S)
     written = sum(len(segment.tokens) for segment in transcript.segments)
     usage = {
@@ -86,7 +95,7 @@ def done_event(transcript: Transcript, text: str) -> bytes:
         "output_tokens": written,
         "total_tokens": heard + written,
     }
-    return event({"type": "transcript.text.done", "text": text, "usage": usage})
+    return event({"type": "transcript.text.done", "text": text, "usage": usage, **logprobs(tokens)})
 
 
 def event(fields: dict[str, Any]) -> bytes:

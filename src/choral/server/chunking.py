@@ -9,11 +9,12 @@ from typing import Any
 from choral.server.problems import Problem
 
 NAME = "chunking_strategy"
-LONGEST_SILENCE_MS = 60_000
+LONGEST_MS = 60_000
 # By OpenAI's names: the option, and the number it takes of theirs.
 VAD_OPTIONS: dict[str, tuple[str, Callable[[float], float], float]] = {
     "threshold": ("vad_threshold", lambda value: value, 1),
-    "silence_duration_ms": ("vad_min_silence", lambda value: value / 1000, LONGEST_SILENCE_MS),
+    "silence_duration_ms": ("vad_min_silence", lambda value: value / 1000, LONGEST_MS),
+    "prefix_padding_ms": ("vad_padding", lambda value: value / 1000, LONGEST_MS),  # here it is kept on both sides
 }
 
 
@@ -42,7 +43,7 @@ def _strategy(text: str | None, parts: Mapping[str, str]) -> dict[str, Any]:
         raise _problem('chunking_strategy must be "auto" or an object whose type is "server_vad"')
     for name in strategy:
         if name not in VAD_OPTIONS:
-            raise _problem(f"chunking_strategy.{name[:100]} is not supported: {' and '.join(VAD_OPTIONS)} are")
+            raise _problem(f"chunking_strategy.{name[:100]} is not supported: {', '.join(VAD_OPTIONS)} are")
     return strategy
 
 

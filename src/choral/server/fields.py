@@ -56,7 +56,6 @@ def read_request(form: Form, task: Task) -> SpeechRequest:
         )
     granularities = _granularities(fields, response_format)
     options = _options(fields, task, has_words="word" in granularities, response_format=response_format)
-    _refuse_logprobs(fields)
     audio, audio_param = _audio(fields, form)
     return SpeechRequest(
         audio=audio,
@@ -165,6 +164,7 @@ def _options(fields: Fields, task: Task, *, has_words: bool, response_format: Re
         "loudness": fields.choice("loudness", get_args(Loudness)),
     }
     given = {name: value for name, value in given.items() if value is not None}
+    given["token_logprobs"] = _wants_logprobs(fields, response_format)
     chunking = read_chunking(fields.text("chunking_strategy"), fields.chunking, given)
     with about("chunking_strategy"):
         return TranscribeOptions.of(task=task, word_timestamps=has_words or bool(wants_words), **{**given, **chunking})
@@ -195,16 +195,17 @@ def number(name: str, value: str, wanted: str) -> float:
         raise invalid(name, value, wanted) from error
 
 
-def _refuse_logprobs(fields: Fields) -> None:
+def _wants_logprobs(fields: Fields, response_format: ResponseFormat) -> bool:
     for value in fields.all("include"):
         if value != "logprobs":
-            raise invalid("include", value, "left out")
-        raise Problem(
-            "include[]=logprobs is not supported: there is no log probability of each token; "
-            "timestamp_granularities[]=word gives the probability of each word",
-            param="include",
-            code="unsupported_value",
-        )
+            raise invalid("include", value, "logprobs")
+        if response_format != "json":
+            raise Problem(
+                f"include[]=logprobs needs response_format json, and it is {response_format}",
+                param="include",
+                code="unsupported_value",
+            )
+    return bool(fields.all("include"))
 
 
 def _audio(fields: Fields, form: Form) -> tuple[AudioPlace, Literal["file", "url"]]:

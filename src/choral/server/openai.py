@@ -74,19 +74,21 @@ async def _speech(service: Service, request: Request, task: Task) -> Response:
             form = await stack.enter_async_context(read_form(request, service.settings))
         speech = read_request(form, task)
         _require_fitting(service, speech)
+        spell = service.model.text_tokens if speech.options.token_logprobs else None
         if not speech.is_stream:
             try:
                 transcript = await unless_gone(request.receive, _transcript(service, request, speech, None))
             except ClientGone:
                 return Response(status_code=CLIENT_GONE)
-            return whole_answer(transcript, speech)
+            tokens = spell and [token for segment in transcript.segments for token in spell(segment)]
+            return whole_answer(transcript, speech, tokens)
         own = stack.pop_all()
 
         async def work(on_segment: Callable[[Segment], None]) -> Transcript:
             async with own:
                 return await _transcript(service, request, speech, on_segment)
 
-        streaming = Streaming(work)
+        streaming = Streaming(work, spell)
         try:
             await unless_gone(request.receive, streaming.begin())
         except ClientGone:

@@ -46,6 +46,15 @@ MODEL = {
         "owned_by": {"type": "string"},
     },
 }
+LOGPROB = {
+    "type": "object",
+    "required": ["token", "bytes", "logprob"],
+    "properties": {
+        "token": {"type": "string"},
+        "bytes": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 255}},
+        "logprob": {"type": "number"},
+    },
+}
 TRANSCRIPT = {
     "type": "object",
     "required": ["text", "usage"],
@@ -60,6 +69,7 @@ TRANSCRIPT = {
         "duration": {"type": "number"},
         "segments": {"type": ["array", "null"], "items": {"type": "object"}},
         "words": {"type": ["array", "null"], "items": {"type": "object"}},
+        "logprobs": {"type": "array", "items": LOGPROB},
     },
 }
 OWN = "Choral's own. "
@@ -79,6 +89,11 @@ FIELDS: dict[str, dict[str, Any]] = {
         "type": "array",
         "items": {"enum": list(get_args(Granularity))},
         "description": "needs response_format verbose_json",
+    },
+    "include[]": {
+        "type": "array",
+        "items": {"enum": ["logprobs"]},
+        "description": "the log-probability of every token of the text; needs response_format json",
     },
     "stream": {"type": "boolean", "description": "events with text as it becomes final; needs response_format json"},
     "chunking_strategy": {

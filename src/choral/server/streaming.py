@@ -18,28 +18,32 @@ from choral.jobs.tasks import end_tasks
 from choral.server.answers import END_OF_EVENTS, TextSoFar, delta_event, done_event, event
 from choral.server.gone import ClientGone, unless_gone
 from choral.server.problems import error_fields, problem_of
-from choral.types import Segment, Transcript
+from choral.types import Segment, Token, Transcript
 
 Work = Callable[[Callable[[Segment], None]], Coroutine[Any, Any, Transcript]]
+Spell = Callable[[Segment], list[Token]]
 HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies hold nothing back
 
 
 class Streaming:
-    """A transcription under way, whose segments are taken as they come."""
+    """A transcription under way, whose segments are taken as they come; events have tokens if it is told to spell."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, spell: Spell | None) -> None:
+        self._spell = spell
+        self._tokens: list[Token] = []
+        self._n_told = 0  # of the tokens
         self._segments: asyncio.Queue[Segment | None] = asyncio.Queue()
         self._text = TextSoFar()
         self._task = asyncio.create_task(work(self._segments.put_nowait))
         self._task.add_done_callback(lambda task: self._segments.put_nowait(None))
-        self._first = ""
+        self._first: bytes | None = None
 
     async def begin(self) -> None:
         """Waits for the first text, or the end; a failure before that is raised."""
         try:
             while (segment := await self._segments.get()) is not None:
-                if delta := self._text.add(segment):
-                    self._first = delta
+                self._first = self._event(segment)
+                if self._first is not None:
                     return
             self._task.result()
             self._segments.put_nowait(None)
@@ -48,16 +52,26 @@ class Streaming:
             raise
 
     async def events(self) -> AsyncIterator[bytes]:
-        if self._first:
-            yield delta_event(self._first)
+        if self._first is not None:
+            yield self._first
         while (segment := await self._segments.get()) is not None:
-            if delta := self._text.add(segment):
-                yield delta_event(delta)
+            if (told := self._event(segment)) is not None:
+                yield told
         try:
-            yield done_event(self._task.result(), self._text.text)
+            yield done_event(self._task.result(), self._text.text, self._tokens if self._spell else None)
         except ChoralError as error:
             yield event(error_fields(problem_of(error)))
         yield END_OF_EVENTS
+
+    def _event(self, segment: Segment) -> bytes | None:
+        """None where the segment is blank; its tokens then go with the next."""
+        if self._spell is not None:
+            self._tokens += self._spell(segment)
+        delta = self._text.add(segment)
+        if not delta:
+            return None
+        told, self._n_told = self._tokens[self._n_told :], len(self._tokens)
+        return delta_event(delta, told if self._spell else None)
 
     async def end(self) -> None:
         await end_tasks([self._task])
