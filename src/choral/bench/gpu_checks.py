@@ -108,11 +108,19 @@ def check_windows(device: str) -> list[Check]:
     """Random weights in the shape of tiny: windows with all kinds of options, together, as on the CPU."""
     on_cpu, on_gpu = (_decoded(name) for name in ("cpu", device))
     n_other = sum(mine.tokens != theirs.tokens for mine, theirs in zip(on_gpu, on_cpu, strict=True))
-    errors = [abs(mine.avg_logprob - theirs.avg_logprob) for mine, theirs in zip(on_gpu, on_cpu, strict=True)]
+    errors = [_score_error(mine, theirs) for mine, theirs in zip(on_gpu, on_cpu, strict=True)]
     return [
         Check(f"windows of {len(on_cpu)} whose tokens differ from the CPU's, float32", n_other, 0),
         Check("and their scores", float(np.max(errors)), MOST_SCORE_ERROR),
     ]
+
+
+def _score_error(mine: Decoded, theirs: Decoded) -> float:
+    """The largest, of a window and of its tokens, as far as both have the same number of them."""
+    assert mine.token_logprobs is not None
+    assert theirs.token_logprobs is not None
+    tokens = zip(mine.token_logprobs, theirs.token_logprobs, strict=False)
+    return max(abs(one - other) for one, other in [(mine.avg_logprob, theirs.avg_logprob), *tokens])
 
 
 def _decoded(device: str) -> list[Decoded]:
@@ -129,6 +137,11 @@ def _run(engine: Engine) -> list[Decoded]:
     for number in range(N_WINDOWS):
         samples = random.normal(0, 0.05, (3 + number) * SAMPLE_RATE).astype(np.float32)
         audio = WindowAudio(samples, lead=0, n_mel_frames=samples.size // HOP_LENGTH, mel_peak=None)
-        options = {"max_tokens": MOST_TOKENS, "language": "en", **OPTIONS[number % len(OPTIONS)]}
+        options = {
+            "max_tokens": MOST_TOKENS,
+            "language": "en",
+            "token_logprobs": True,
+            **OPTIONS[number % len(OPTIONS)],
+        }
         pending.append(engine.submit(Window(audio, Decode(**options))))  # type: ignore[arg-type]
     return [each.result() for each in pending]
