@@ -9,16 +9,17 @@ import logging
 import re
 import secrets
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from choral.server.keys import ApiKey, KeyRing
-from choral.server.limits import Meter
+from choral.server.limits import Meters
 from choral.server.metrics import Metrics
 from choral.server.problems import Problem, answer, mistake
+from choral.server.traces import Tracing, current
 
 log = logging.getLogger("choral.server")
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -28,15 +29,25 @@ QUIET = ("/health/", "/metrics", "/v1/engine")  # asked every few seconds: not w
 
 
 class Doorman:
-    def __init__(self, app: ASGIApp, *, keys: KeyRing, metrics: Metrics) -> None:
-        self._app, self._keys, self._metrics = app, keys, metrics
-        self._meters: dict[str, Meter] = {}
+    def __init__(
+        self, app: ASGIApp, *, keys: KeyRing, meters: Meters, metrics: Metrics, tracing: Tracing | None
+    ) -> None:
+        self._app, self._keys, self._meters, self._metrics = app, keys, meters, metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope, send)
+        with self._traced(scope):
+            await self._see_through(scope, receive, _Visit(scope, send))
+
+    def _traced(self, scope: Scope) -> AbstractContextManager[None]:
+        if self._tracing is None or scope["path"].startswith(QUIET):
+            return nullcontext()
+        return self._tracing.request(_method(scope), Request(scope).headers)
+
+    async def _see_through(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         self._metrics.open_requests.inc()
         try:
             with ExitStack() as stack:
@@ -63,7 +74,7 @@ class Doorman:
         if not (self._keys.is_needed and scope["path"].startswith(LOCKED)):
             return
         key = self._key(Request(scope))
-        meter = self._meters.setdefault(key.name, Meter())
+        meter = self._meters.of(key.name)
         if scope["method"] == "POST":
             stack.enter_context(meter.request(key))
         scope["state"]["key"] = key.name
@@ -82,12 +93,21 @@ class Doorman:
         route = getattr(scope.get("route"), "path", "none")
         spent_s = time.monotonic() - visit.started_s
         status = visit.status or 499  # no answer was begun: nobody was there any more
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = _method(scope)
         self._metrics.requests.labels(method, route, status).inc()
         self._metrics.request_s.labels(route).observe(spent_s)
         level = logging.DEBUG if scope["path"].startswith(QUIET) else logging.INFO
         text = f"{method} {quote(scope['path'])}: {status} in {spent_s:.3f} s"
         log.log(level, "%s", text, extra={"request": visit.id})
+        if (trace := current.get()) is not None:
+            trace.tell("http.route", route)
+            trace.tell("choral.request_id", visit.id)
+            trace.answered(f"{method} {route}", status)
+
+
+def _method(scope: Scope) -> str:
+    """Anything may stand there, and each would be a number of its own."""
+    return str(scope["method"]) if scope["method"] in METHODS else "other"
 
 
 class _Visit:
