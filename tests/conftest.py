@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+import promtool
 from choral.errors import DownloadFailed, MissingDependency
 from choral.model import catalog
 from choral.model.carriers import CarrierSource
@@ -63,6 +64,20 @@ def chromium_program() -> str:
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         unavailable("chromium (apt install chromium)")
+    return found
+
+
+@pytest.fixture(scope="session")
+def promtool_program() -> Path:
+    """What Prometheus says of its settings and rules."""
+    return fetched(promtool.program)
+
+
+@pytest.fixture(scope="session")
+def systemd_analyze() -> str:
+    found = shutil.which("systemd-analyze")
+    if found is None:
+        unavailable("systemd-analyze (apt install systemd)")
     return found
 
 

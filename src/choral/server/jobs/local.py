@@ -147,11 +147,13 @@ class LocalJobs:
         while True:
             self._wake.clear()
             while len(self._runs) < self._n_at_once:
-                priority = await self._start_next(is_turn_of_batch=n_in_a_row >= BATCH_AFTER)
-                if priority is None:
+                begun = await self._start_next(is_turn_of_batch=n_in_a_row >= BATCH_AFTER)
+                if begun is None:
                     break
-                n_in_a_row = n_in_a_row + 1 if priority == "interactive" else 0
+                n_in_a_row = n_in_a_row + 1 if begun == "interactive" else 0
             await self._disk.do_surely(JobTable.expire)
+            for priority, n_jobs in (await self._disk.do(JobTable.waiting)).items():
+                self._service.metrics.queued_jobs.labels(priority).set(n_jobs)
             await self._pause(await self._disk.do(JobTable.next_due_at))
 
     async def _start_next(self, *, is_turn_of_batch: bool) -> Priority | None:

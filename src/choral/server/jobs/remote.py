@@ -37,7 +37,7 @@ class RedisJobs:
         client_settings = ClientSettings(
             namespace=self._settings.namespace, keep_s=self._settings.keep_s, queue_limit=self._settings.job_limit
         )
-        self._client = AsyncClient(self._settings.redis, client_settings)
+        self._client = AsyncClient(self._settings.redis_url, client_settings)
         try:
             await self._client.counts()
         except BaseException:

@@ -198,5 +198,6 @@ class Runs:
             table.drop_audio(run.id)
 
         await self._disk.do_surely(write)
+        self._service.metrics.jobs.labels(state).inc()
         self._n_ended += 1
         self.pace.note(self._n_ended)
