@@ -33,8 +33,8 @@ def proxied(
 ) -> Iterator[httpx.Client]:
     folder, port = tmp_path_factory.mktemp("nginx"), free_port()
     subprocess.run(
-        [openssl_program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=speech.example.org", "-days", "1",
-         "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True,
+        [openssl_program, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=speech.example.org",
+         "-days", "1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True,
     )  # fmt: skip
     ours = (DEPLOY / "nginx.conf").read_text()
     for theirs, here in (

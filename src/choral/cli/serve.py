@@ -39,7 +39,7 @@ Without keys everybody who reaches the address may use it. `choral keys add NAME
 key with limits; a single one without limits goes into {KEY}, since others can see command lines.
 Callbacks of jobs are signed with the secret in {SECRET}.
 
-exit codes: 0 told to stop; 2 usage, 4 model, 6 engine, 7 missing package
+exit codes: 0 told to stop; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
 FLAGS = {
     "address": ("host", "port", "cors_origins"),

@@ -12,6 +12,7 @@ import time
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from urllib.parse import quote
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -43,9 +44,9 @@ class Doorman:
             await self._see_through(scope, receive, _Visit(scope, send))
 
     def _traced(self, scope: Scope) -> AbstractContextManager[None]:
-        if self._tracing is None or scope["path"].startswith(QUIET):
+        if self._tracing is None or scope["type"] != "http" or scope["path"].startswith(QUIET):
             return nullcontext()
-        return self._tracing.request(_method(scope), Request(scope).headers)
+        return self._tracing.request(_known_method(scope), Headers(scope=scope))
 
     async def _see_through(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         self._metrics.open_requests.inc()
@@ -60,6 +61,7 @@ class Doorman:
         finally:
             self._metrics.open_requests.dec()
             self._note(scope, visit)
+            _tell_trace(scope, visit)
 
     async def _answer(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         try:
@@ -93,21 +95,12 @@ class Doorman:
         route = getattr(scope.get("route"), "path", "none")
         spent_s = time.monotonic() - visit.started_s
         status = visit.status or 499  # no answer was begun: nobody was there any more
-        method = _method(scope)
+        method = scope["method"] if scope["method"] in METHODS else "other"
         self._metrics.requests.labels(method, route, status).inc()
         self._metrics.request_s.labels(route).observe(spent_s)
         level = logging.DEBUG if scope["path"].startswith(QUIET) else logging.INFO
         text = f"{method} {quote(scope['path'])}: {status} in {spent_s:.3f} s"
         log.log(level, "%s", text, extra={"request": visit.id})
-        if (trace := current.get()) is not None:
-            trace.tell("http.route", route)
-            trace.tell("choral.request_id", visit.id)
-            trace.answered(f"{method} {route}", status)
-
-
-def _method(scope: Scope) -> str:
-    """Anything may stand there, and each would be a number of its own."""
-    return str(scope["method"]) if scope["method"] in METHODS else "other"
 
 
 class _Visit:
@@ -123,3 +116,16 @@ class _Visit:
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
         await self._send(message)
+
+
+def _tell_trace(scope: Scope, visit: _Visit) -> None:
+    if (trace := current.get()) is not None:
+        route = getattr(scope.get("route"), "path", "none")
+        trace.tell("http.route", route)
+        trace.tell("choral.request_id", visit.id)
+        trace.answered(f"{_known_method(scope)} {route}", visit.status or 499)
+
+
+def _known_method(scope: Scope) -> str:
+    """Anything may stand there, and each would be a name of its own."""
+    return str(scope["method"]) if scope["method"] in METHODS else "other"

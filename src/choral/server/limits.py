@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from choral.server.keys import ApiKey
 from choral.server.problems import Problem
@@ -101,6 +101,13 @@ class Meter:
             )
 
 
+def charge(request: HTTPConnection, duration_s: float) -> None:
+    """The audio of this request, or live session, goes on the account of its key, where it has one."""
+    charge_key: Callable[[float], None] | None = getattr(request.state, "charge", None)
+    if charge_key is not None:
+        charge_key(duration_s)
+
+
 class Meters:
     """Those of all keys, with what was noted before this process began."""
 
@@ -118,13 +125,6 @@ class Meters:
         if name not in self._meters:
             self._meters[name] = Meter(self._note)
         return self._meters[name]
-
-
-def charge(request: Request, duration_s: float) -> None:
-    """The audio of this request goes on the account of its key, where it has one."""
-    charge_key: Callable[[float], None] | None = getattr(request.state, "charge", None)
-    if charge_key is not None:
-        charge_key(duration_s)
 
 
 def _refused(limit: str, wait_s: float) -> Problem:

@@ -77,10 +77,13 @@ def test_jobs_of_workers_are_charged_also_by_the_next_server(
 ) -> None:
     """They wait while there is no worker; the server that took them is gone when one comes."""
     model = ("--model", tiny_en_pt, "--threads", 1, "--processes", 1)
-    flags = (*model, "--redis", "env", "--data", tmp_path / "data", "--api-keys-file", keys_file)
+    flags = (*model, "--redis", "env", "--job-limit", 3, "--data", tmp_path / "data", "--api-keys-file", keys_file)
     before = LiveServer(*flags, env={"CHORAL_REDIS": redis.url})
     with caller(before) as http:
         jobs = [submit(http, jfk) for _ in range(3)]
+        full = http.post("/v1/jobs", json={"url": "https://example.org/talk.mp3"})
+        assert full.status_code == 503
+        assert f"3 jobs are waiting already: try again in {full.headers['retry-after']} s" in full.text
     assert before.stop() == 0
     command = [sys.executable, "-m", "choral", "worker", "--redis", redis.url, "--burst", "--quiet", *map(str, model)]
     subprocess.run(command, check=True, timeout=120)
