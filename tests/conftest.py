@@ -13,6 +13,7 @@ from typing import NoReturn
 
 import pytest
 
+import debian_programs
 from choral.errors import DownloadFailed, MissingDependency
 from choral.model import catalog
 from choral.model.carriers import CarrierSource
@@ -50,6 +51,13 @@ def fetched(fetch: Callable[[], Path]) -> Path:
         unavailable(str(error))
 
 
+def installed(program: str, package: str) -> str:
+    found = shutil.which(program)
+    if found is None:
+        unavailable(f"{program} (apt install {package})")
+    return found
+
+
 @pytest.fixture(scope="session")
 def redis_program() -> None:
     """The server's program; each test module starts one of its own."""
@@ -64,6 +72,27 @@ def chromium_program() -> str:
     if found is None:
         unavailable("chromium (apt install chromium)")
     return found
+
+
+@pytest.fixture(scope="session")
+def promtool_program() -> Path:
+    """What Prometheus says of its settings and rules."""
+    return fetched(lambda: debian_programs.program("prometheus", "usr/bin/promtool"))
+
+
+@pytest.fixture(scope="session")
+def nginx_program() -> Path:
+    return fetched(lambda: debian_programs.program("nginx", "usr/sbin/nginx"))
+
+
+@pytest.fixture(scope="session")
+def openssl_program() -> str:
+    return installed("openssl", "openssl")
+
+
+@pytest.fixture(scope="session")
+def systemd_analyze() -> str:
+    return installed("systemd-analyze", "systemd")
 
 
 @pytest.fixture(scope="session")

@@ -131,6 +131,10 @@ class EngineClosed(EngineError):
 class QueueFull(EngineError):
     http_status = 503
 
+    def __init__(self, text: str, *, retry_after_s: int | None = None) -> None:
+        super().__init__(text)
+        self.retry_after_s = retry_after_s  # where somebody can tell
+
 
 class WindowFailed(EngineError):
     pass

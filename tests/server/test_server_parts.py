@@ -14,10 +14,11 @@ from choral.audio.prep.settings import PrepSettings
 from choral.errors import AudioEmpty, QueueFull, UsageError
 from choral.server.answers import TextSoFar
 from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
-from choral.server.limits import DAY_S, Meter
+from choral.server.limits import Meter
 from choral.server.problems import Problem
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
+from choral.server.usage import DAY_S
 from choral.types import Segment, TranscribeOptions
 
 
@@ -41,7 +42,7 @@ def test_text_in_pieces_is_the_stripped_whole() -> None:
 
 def test_requests_a_minute() -> None:
     clock = Clock()
-    meter, key = Meter(clock), ApiKey(name="a", sha256="", requests_per_minute=2)
+    meter, key = Meter(clock=clock), ApiKey(name="a", sha256="", requests_per_minute=2)
     for _ in range(2):
         with meter.request(key):
             clock.now_s += 10
@@ -63,7 +64,7 @@ def test_requests_at_the_same_time() -> None:
 
 def test_minutes_of_audio_a_day() -> None:
     clock = Clock()
-    meter, key = Meter(clock), ApiKey(name="a", sha256="", audio_minutes_per_day=1)
+    meter, key = Meter(calendar=clock), ApiKey(name="a", sha256="", audio_minutes_per_day=1)
     with meter.request(key):
         meter.charge(key, 50)
         with pytest.raises(Problem, match=r"has sent 0.8, and this is 0.5 more"):

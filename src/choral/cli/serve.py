@@ -7,7 +7,8 @@ import asyncio
 import os
 import shlex
 import socket
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from choral.server.jobs.settings import JobSettings
     from choral.server.keys import KeyRing
     from choral.server.settings import ServerSettings
+    from choral.server.traces import Tracing
 
 KEY = "CHORAL_API_KEY"
 SECRET = "CHORAL_WEBHOOK_SECRET"
@@ -37,7 +39,7 @@ Without keys everybody who reaches the address may use it. `choral keys add NAME
 key with limits; a single one without limits goes into {KEY}, since others can see command lines.
 Callbacks of jobs are signed with the secret in {SECRET}.
 
-exit codes: 0 told to stop; 2 usage, 4 model, 6 engine, 7 missing package
+exit codes: 0 told to stop; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
 FLAGS = {
     "address": ("host", "port", "cors_origins"),
@@ -72,7 +74,13 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     add_flags(parser.add_argument_group("limits"), ServerSettings, FLAGS["limits"])
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
-    add_log_flags(parser.add_argument_group("watching"))
+    watching = parser.add_argument_group("watching")
+    add_log_flags(watching)
+    watching.add_argument(
+        "--otel",
+        action="store_true",
+        help="send traces to an OpenTelemetry collector, at OTEL_EXPORTER_OTLP_ENDPOINT or http://localhost:4318",
+    )
     parser.set_defaults(run=run, parser=parser)
 
 
@@ -96,10 +104,26 @@ def run(arguments: argparse.Namespace) -> int:
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
-    with bind(settings.host, settings.port) as bound, closing(load_model(arguments)) as model:
+    with (
+        traced(is_wanted=arguments.otel) as tracing,
+        bind(settings.host, settings.port) as bound,
+        closing(load_model(arguments)) as model,
+    ):
         write_logs(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
-        asyncio.run(serve(model, prep, settings, jobs, keys, bound))
+        asyncio.run(serve(model, prep, settings, jobs, keys, bound, tracing))
     return 0
+
+
+@contextmanager
+def traced(*, is_wanted: bool) -> Iterator[Tracing | None]:
+    """A package that is missing is better known before a model is loaded."""
+    if not is_wanted:
+        yield None
+        return
+    from choral.server.otel import OtelTracing
+
+    with closing(OtelTracing()) as tracing:
+        yield tracing
 
 
 async def serve(
@@ -109,17 +133,24 @@ async def serve(
     jobs: JobSettings,
     keys: KeyRing,
     bound: socket.socket,
+    tracing: Tracing | None = None,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
     from choral.server.app import create_app
-    from choral.server.jobs.opening import opened_store
+    from choral.server.jobs.charges import JobCharges
+    from choral.server.jobs.opening import opened_meters, opened_store, state_folder
     from choral.server.listener import CONNECTIONS_WAITING, Listener
     from choral.server.service import Service
 
     with PrepPool(prep) as pool:
         service = Service.of(model, pool, settings)
-        async with opened_store(service, jobs, os.environ.get(SECRET, "")) as store:
-            listener = Listener(create_app(service, keys, store), service)
+        async with AsyncExitStack() as stack:
+            folder = Path(stack.enter_context(state_folder(jobs, settings.port)))
+            meters = await stack.enter_async_context(opened_meters(keys, folder))
+            charges = JobCharges(keys, meters)
+            secret = os.environ.get(SECRET, "")
+            store = await stack.enter_async_context(opened_store(service, jobs, folder, charges, secret))
+            listener = Listener(create_app(service, keys, store, meters, tracing), service)
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
             await listener.serve([bound])

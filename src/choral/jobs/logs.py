@@ -10,6 +10,7 @@ from typing import Literal
 
 LogFormat = Literal["text", "json"]
 KINDS = ("job", "request")
+FOREIGN = tuple((name, logging.WARNING) for name in ("uvicorn", "opentelemetry", "asyncio"))
 
 
 class TextLines(logging.Formatter):
@@ -43,10 +44,11 @@ class JsonLines(logging.Formatter):
 def write_logs(log_format: LogFormat, *, is_quiet: bool = False, **always: str) -> None:
     """From now on what Choral logs goes to standard error; quiet: only what is wrong.
 
-    Each line of JSON has the fields of `always` too.
+    Warnings of the libraries below it come in the same form. Each line of JSON has the fields of `always` too.
     """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines(**always) if log_format == "json" else TextLines())
-    logger = logging.getLogger("choral")
-    logger.addHandler(handler)
-    logger.setLevel(logging.WARNING if is_quiet else logging.INFO)
+    for name, level in (("choral", logging.WARNING if is_quiet else logging.INFO), *FOREIGN):
+        logger = logging.getLogger(name)
+        logger.addHandler(handler)
+        logger.setLevel(level)

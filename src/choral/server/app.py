@@ -23,16 +23,24 @@ from choral.server.doorman import Doorman
 from choral.server.jobs import routes as job_routes
 from choral.server.jobs.store import JobStore
 from choral.server.keys import KeyRing
+from choral.server.limits import Meters
 from choral.server.page import routes as page_routes
 from choral.server.problems import add_error_handlers
 from choral.server.service import Service
+from choral.server.traces import Tracing
 
 MakeRouter = Callable[[Service], APIRouter]
 ROUTERS: tuple[MakeRouter, ...] = (openai.make_router, health.make_router, page_routes.make_router)
 HEADERS_SHOWN = ("x-request-id", "retry-after")
 
 
-def create_app(service: Service, keys: KeyRing | None = None, jobs: JobStore | None = None) -> FastAPI:
+def create_app(
+    service: Service,
+    keys: KeyRing | None = None,
+    jobs: JobStore | None = None,
+    meters: Meters | None = None,
+    tracing: Tracing | None = None,
+) -> FastAPI:
     """With a store of jobs, which is open already, there are the routes for jobs too."""
     app = FastAPI(
         title="Choral",
@@ -46,7 +54,9 @@ def create_app(service: Service, keys: KeyRing | None = None, jobs: JobStore | N
     if jobs is not None:
         app.include_router(job_routes.make_router(service, jobs))
     add_error_handlers(app)
-    app.add_middleware(Doorman, keys=keys or KeyRing(), metrics=service.metrics)
+    app.add_middleware(
+        Doorman, keys=keys or KeyRing(), meters=meters or Meters(), metrics=service.metrics, tracing=tracing
+    )
     if service.settings.cors_origins:
         app.add_middleware(
             CORSMiddleware,

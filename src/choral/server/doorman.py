@@ -9,16 +9,18 @@ import logging
 import re
 import secrets
 import time
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from urllib.parse import quote
 
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from choral.server.keys import ApiKey, KeyRing
-from choral.server.limits import Meter
+from choral.server.limits import Meters
 from choral.server.metrics import Metrics
 from choral.server.problems import Problem, answer, mistake
+from choral.server.traces import Tracing, current
 
 log = logging.getLogger("choral.server")
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -28,15 +30,25 @@ QUIET = ("/health/", "/metrics", "/v1/engine")  # asked every few seconds: not w
 
 
 class Doorman:
-    def __init__(self, app: ASGIApp, *, keys: KeyRing, metrics: Metrics) -> None:
-        self._app, self._keys, self._metrics = app, keys, metrics
-        self._meters: dict[str, Meter] = {}
+    def __init__(
+        self, app: ASGIApp, *, keys: KeyRing, meters: Meters, metrics: Metrics, tracing: Tracing | None
+    ) -> None:
+        self._app, self._keys, self._meters, self._metrics = app, keys, meters, metrics
+        self._tracing = tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        visit = _Visit(scope, send)
+        with self._traced(scope):
+            await self._see_through(scope, receive, _Visit(scope, send))
+
+    def _traced(self, scope: Scope) -> AbstractContextManager[None]:
+        if self._tracing is None or scope["type"] != "http" or scope["path"].startswith(QUIET):
+            return nullcontext()
+        return self._tracing.request(_known_method(scope), Headers(scope=scope))
+
+    async def _see_through(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         self._metrics.open_requests.inc()
         try:
             with ExitStack() as stack:
@@ -49,6 +61,7 @@ class Doorman:
         finally:
             self._metrics.open_requests.dec()
             self._note(scope, visit)
+            _tell_trace(scope, visit)
 
     async def _answer(self, scope: Scope, receive: Receive, visit: _Visit) -> None:
         try:
@@ -63,7 +76,7 @@ class Doorman:
         if not (self._keys.is_needed and scope["path"].startswith(LOCKED)):
             return
         key = self._key(Request(scope))
-        meter = self._meters.setdefault(key.name, Meter())
+        meter = self._meters.of(key.name)
         if scope["method"] == "POST":
             stack.enter_context(meter.request(key))
         scope["state"]["key"] = key.name
@@ -103,3 +116,16 @@ class _Visit:
             self.status = message["status"]
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
         await self._send(message)
+
+
+def _tell_trace(scope: Scope, visit: _Visit) -> None:
+    if (trace := current.get()) is not None:
+        route = getattr(scope.get("route"), "path", "none")
+        trace.tell("http.route", route)
+        trace.tell("choral.request_id", visit.id)
+        trace.answered(f"{_known_method(scope)} {route}", visit.status or 499)
+
+
+def _known_method(scope: Scope) -> str:
+    """Anything may stand there, and each would be a name of its own."""
+    return str(scope["method"]) if scope["method"] in METHODS else "other"

@@ -95,10 +95,18 @@ class KeyRing:
     def is_needed(self) -> bool:
         return bool(self._given) or self._path is not None
 
-    def find(self, secret: str) -> ApiKey | None:
+    @property
+    def has_limits(self) -> bool:
+        """Whether keys may have any: one that was given by itself has none."""
+        return self._path is not None
+
+    def all(self) -> tuple[ApiKey, ...]:
         self._refresh()
+        return (*self._given, *self._stored)
+
+    def find(self, secret: str) -> ApiKey | None:
         wanted = hashed(secret)
-        matches = [key for key in (*self._given, *self._stored) if hmac.compare_digest(key.sha256, wanted)]
+        matches = [key for key in self.all() if hmac.compare_digest(key.sha256, wanted)]
         return matches[0] if matches else None
 
     def _refresh(self) -> None:

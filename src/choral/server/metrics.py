@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from choral.errors import MissingDependency
+from choral.jobs.record import ENDED
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -51,6 +52,12 @@ class Metrics:
             "seconds of audio for a second in the engine, of a request",
             buckets=TIMES_REAL,
             registry=registry,
+        )
+        self.jobs = Counter("choral_jobs", "jobs that ended here, by state", ["state"], registry=registry)
+        for state in ENDED:
+            self.jobs.labels(state)
+        self.queued_jobs = Gauge(
+            "choral_queue_jobs", "jobs that wait for their turn here, by priority", ["priority"], registry=registry
         )
         registry.register(EngineCollector(model, prep))
 

@@ -19,6 +19,7 @@ from choral.server.limits import charge
 from choral.server.problems import Problem, problem_of
 from choral.server.service import Service
 from choral.server.streaming import EventStream, Streaming
+from choral.server.traces import part
 from choral.types import Segment, Task, Transcript
 
 ALIAS = "whisper-1"  # what OpenAI's own clients ask for: here it is the model that was loaded
@@ -70,7 +71,7 @@ def _require_model(service: Service, name: str) -> None:
 async def _speech(service: Service, request: Request, task: Task) -> Response:
     service.requests.require()
     async with AsyncExitStack() as stack:
-        with service.uploads.place():
+        with service.uploads.place(), part("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings))
         speech = read_request(form, task)
         _require_fitting(service, speech)

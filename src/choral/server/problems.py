@@ -14,7 +14,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from choral.errors import AudioError, ChoralError, FetchFailed, NotAudio
+from choral.errors import AudioError, ChoralError, FetchFailed, NotAudio, QueueFull
 
 log = logging.getLogger("choral.server")
 # Where OpenAI's own answer differs, and for an address that the caller gave: its failure is not this server's.
@@ -46,7 +46,8 @@ def problem_of(error: ChoralError) -> Problem:
         return error
     status = STATUSES.get(type(error), error.http_status)
     param = "file" if isinstance(error, AudioError) else None
-    retry_after_s = DEFAULT_RETRY_S if status == UNAVAILABLE else None
+    known_s = error.retry_after_s if isinstance(error, QueueFull) else None
+    retry_after_s = (known_s or DEFAULT_RETRY_S) if status == UNAVAILABLE else None
     return Problem(str(error), status=status, param=param, code=_code(error), retry_after_s=retry_after_s)
 
 

@@ -12,6 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ from choral.jobs.tasks import in_thread
 from choral.server.metrics import Metrics
 from choral.server.room import Room
 from choral.server.settings import ServerSettings
+from choral.server.traces import part, tell
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
@@ -72,16 +74,22 @@ class Service:
         """
         with self.requests.place():
             came_s = time.monotonic()
-            prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
+            tell("choral.model", self.model_id)
+            with part("prep"):
+                prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
             with prepared.recording:
+                tell("choral.audio_s", prepared.recording.duration)
                 if on_duration is not None:
                     on_duration(prepared.recording.duration)
                 prepared_s = time.monotonic()
                 self.metrics.prep_s.observe(prepared_s - came_s)
-                async with self.engine_room:
+                async with AsyncExitStack() as stack:
+                    with part("wait for the engine"):
+                        await stack.enter_async_context(self.engine_room)
                     self.metrics.queue_s.observe(time.monotonic() - prepared_s)
                     hearing = Hearing(self.metrics, came_s, on_segment, on_progress)
-                    return await hearing.run(self.model, prepared.recording, options, priority)
+                    with part("transcribe"):
+                        return await hearing.run(self.model, prepared.recording, options, priority)
 
     @property
     def model_id(self) -> str:

@@ -12,12 +12,13 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from choral.errors import JobNotFound, JobNotReady
+from choral.errors import JobNotFound, JobNotReady, QueueFull
 from choral.jobs import transcripts
 from choral.jobs.record import JobRecord
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.tasks import end_tasks
 from choral.server.jobs.callbacks import Callbacks
+from choral.server.jobs.charges import JobCharges
 from choral.server.jobs.disk import Disk
 from choral.server.jobs.news import News
 from choral.server.jobs.runs import Run, Runs
@@ -33,8 +34,10 @@ LOOK_AGAIN_S = 60.0  # for results that have run out, should nothing else happen
 
 
 class LocalJobs:
-    def __init__(self, service: Service, settings: JobSettings, folder: Path, webhook_secret: str = "") -> None:
-        self._settings, self._folder = settings, folder
+    def __init__(
+        self, service: Service, settings: JobSettings, folder: Path, charges: JobCharges, webhook_secret: str = ""
+    ) -> None:
+        self._settings, self._folder, self._charges = settings, folder, charges
         self._service, self._secret = service, webhook_secret
         self._n_at_once = max(1, min(service.model.requests_at_once, service.settings.queue_limit // 2))
 
@@ -42,7 +45,7 @@ class LocalJobs:
         self._disk = await asyncio.to_thread(Disk, self._folder)
         await self._disk.do(JobTable.recover)
         self._news, self._wake, self._taking = News(), asyncio.Event(), asyncio.Lock()
-        self._runs = Runs(self._service, self._disk, self._news, self._wake, self._settings.job_retry_s)
+        self._runs = Runs(self._service, self._disk, self._news, self._wake, self._charges, self._settings.job_retry_s)
         callbacks = Callbacks(self._disk, self._service.prep.settings.allowed_hosts, self._secret)
         self._tasks = [asyncio.create_task(self._hand_out()), asyncio.create_task(callbacks.run())]
 
@@ -57,7 +60,11 @@ class LocalJobs:
         await self._disk.close()
 
     async def require_room(self) -> None:
-        await self._disk.do(lambda table: table.require_room(self._settings.job_limit))
+        n_open = await self._disk.do(JobTable.n_open)
+        if n_open >= self._settings.job_limit:
+            wait_s = self._runs.pace.wait_s(n_open)
+            text = f"{n_open} jobs are waiting or running already: try again in {wait_s} s"
+            raise QueueFull(text, retry_after_s=wait_s)
 
     async def submit(self, job: NewJob) -> JobRecord:
         _require_fitting(self._service, job.options)
@@ -72,13 +79,11 @@ class LocalJobs:
             callback=job.callback,
             keep_s=self._settings.keep_s,
         )
-        self._runs.charges[job.id] = job.charge
         try:
             if not isinstance(job.audio, str):
                 await self._disk.keep(job.audio.file, place)
             record = await self._disk.do(lambda table: table.insert(request, self._settings.job_limit))
         except BaseException:
-            del self._runs.charges[job.id]
             place.unlink(missing_ok=True)
             raise
         self._wake.set()
@@ -142,11 +147,13 @@ class LocalJobs:
         while True:
             self._wake.clear()
             while len(self._runs) < self._n_at_once:
-                priority = await self._start_next(is_turn_of_batch=n_in_a_row >= BATCH_AFTER)
-                if priority is None:
+                begun = await self._start_next(is_turn_of_batch=n_in_a_row >= BATCH_AFTER)
+                if begun is None:
                     break
-                n_in_a_row = n_in_a_row + 1 if priority == "interactive" else 0
+                n_in_a_row = n_in_a_row + 1 if begun == "interactive" else 0
             await self._disk.do_surely(JobTable.expire)
+            for priority, n_jobs in (await self._disk.do(JobTable.waiting)).items():
+                self._service.metrics.queued_jobs.labels(priority).set(n_jobs)
             await self._pause(await self._disk.do(JobTable.next_due_at))
 
     async def _start_next(self, *, is_turn_of_batch: bool) -> Priority | None:

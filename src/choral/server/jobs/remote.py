@@ -6,53 +6,68 @@ A worker says how far it is once a second and gives the segments with the result
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO, cast
 
-from choral.errors import QueueFull
+from choral.errors import JobNotFound, QueueFull, RedisUnavailable
 from choral.jobs.client import AsyncClient
 from choral.jobs.record import JobRecord
 from choral.jobs.settings import ClientSettings
 from choral.jobs.tasks import end_tasks
+from choral.server.jobs.charges import JobCharges
 from choral.server.jobs.settings import JobSettings
 from choral.server.jobs.store import NewJob, Snapshot
+from choral.server.pace import Pace
 from choral.types import Transcript
 
+SETTLE_EVERY_S, SETTLE_AT_ONCE = 1.0, 200
 LOOK_THROUGH = 1000  # of the newest jobs of all, for those of one owner
 
 
 class RedisJobs:
-    def __init__(self, settings: JobSettings) -> None:
-        self._settings = settings
+    def __init__(self, settings: JobSettings, charges: JobCharges) -> None:
+        self._settings, self._charges = settings, charges
+        self._owed = deque(charges.owed)
+        self._pace = Pace()
 
     async def open(self) -> None:
         """Raises `RedisUnavailable` at once where there is none."""
         client_settings = ClientSettings(
             namespace=self._settings.namespace, keep_s=self._settings.keep_s, queue_limit=self._settings.job_limit
         )
-        self._client = AsyncClient(self._settings.redis, client_settings)
+        self._client = AsyncClient(self._settings.redis_url, client_settings)
         try:
             await self._client.counts()
         except BaseException:
             await self._client.close()
             raise
+        self._settling = asyncio.create_task(self._settle())
 
     async def drain(self, timeout_s: float) -> None:
         """Workers go on without this server."""
 
     async def close(self) -> None:
+        await end_tasks([self._settling])
         await self._client.close()
 
     async def require_room(self) -> None:
-        waiting = (await self._client.counts()).waiting
-        if min(waiting.values()) >= self._settings.job_limit:
-            raise QueueFull(f"{sum(waiting.values())} jobs are waiting already: try again in a while")
+        counts = await self._client.counts()
+        self._pace.note(counts.ended)
+        if min(counts.waiting.values()) >= self._settings.job_limit:
+            raise self._full(sum(counts.waiting.values()))
 
     async def submit(self, job: NewJob) -> JobRecord:
         audio = job.audio if isinstance(job.audio, str) else cast(BinaryIO, job.audio.file)
-        await self._client.submit(
-            audio, job.options, priority=job.priority, callback=job.callback, job_id=job.id, name=job.name
-        )
+        try:
+            await self._client.submit(
+                audio, job.options, priority=job.priority, callback=job.callback, job_id=job.id, name=job.name
+            )
+        except QueueFull as error:  # of this priority
+            raise self._full(self._settings.job_limit) from error
+        if self._charges.owe(job.id):
+            self._owed.append(job.id)
         return await self._client.show(job.id)
 
     async def show(self, job_id: str) -> JobRecord:
@@ -88,3 +103,30 @@ class RedisJobs:
             await watching
         finally:
             await end_tasks([watching])
+
+    def _full(self, n_waiting: int) -> QueueFull:
+        wait_s = self._pace.wait_s(n_waiting)
+        return QueueFull(f"{n_waiting} jobs are waiting already: try again in {wait_s} s", retry_after_s=wait_s)
+
+    async def _settle(self) -> None:
+        """Charges jobs as workers say how long they are, until it is cancelled."""
+        while True:
+            await asyncio.sleep(SETTLE_EVERY_S)
+            with contextlib.suppress(RedisUnavailable):  # whoever sends the next job is told
+                for _ in range(min(len(self._owed), SETTLE_AT_ONCE)):
+                    is_settled = await self._settle_one(self._owed[0])
+                    job_id = self._owed.popleft()
+                    if not is_settled:
+                        self._owed.append(job_id)
+
+    async def _settle_one(self, job_id: str) -> bool:
+        try:
+            record = await self._client.show(job_id)
+        except JobNotFound:
+            duration_s: float | None = 0.0
+        else:
+            duration_s = record.duration_s or (0.0 if record.has_ended else None)
+        if duration_s is None:
+            return False
+        self._charges.settle(job_id, duration_s)
+        return True

@@ -6,9 +6,8 @@ With API keys every caller has jobs of its own: their ids begin with a mark of t
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -18,13 +17,14 @@ from choral import formats
 from choral.errors import JobNotFound
 from choral.jobs.request import new_id
 from choral.server.jobs import schema
+from choral.server.jobs.charges import mark_of
 from choral.server.jobs.events import event_stream
 from choral.server.jobs.orders import read_order
 from choral.server.jobs.store import JobStore, NewJob
 from choral.server.jobs.views import job_fields, result_fields
-from choral.server.limits import charge
 from choral.server.problems import Problem
 from choral.server.service import Service
+from choral.server.traces import part
 
 ResultFormat = Literal["text", "json", "verbose_json", "srt", "vtt", "tsv"]
 MEDIA_TYPES = {
@@ -33,7 +33,6 @@ MEDIA_TYPES = {
     "vtt": "text/vtt",
     "tsv": "text/tab-separated-values",
 }
-MARK_LENGTH = 10
 MOST_LISTED = 1000
 EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -84,8 +83,11 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
 async def _submit(service: Service, store: JobStore, request: Request) -> Response:
     service.uploads.require()
     await store.require_room()
-    with service.uploads.place():
-        async with read_order(request, service.settings) as order:
+    async with AsyncExitStack() as stack:
+        stack.enter_context(service.uploads.place())
+        with part("read the upload"):
+            order = await stack.enter_async_context(read_order(request, service.settings))
+        with part("keep the job"):
             job = NewJob(
                 id=_mark(request) + new_id(),
                 audio=order.audio,
@@ -93,7 +95,6 @@ async def _submit(service: Service, store: JobStore, request: Request) -> Respon
                 options=order.options,
                 priority=order.priority,
                 callback=order.callback,
-                charge=lambda duration_s: charge(request, duration_s),
             )
             record = await store.submit(job)
     return JSONResponse(job_fields(record), 202, {"Location": f"/v1/jobs/{record.id}"})
@@ -115,7 +116,7 @@ async def _show(store: JobStore, job_id: str, response_format: ResultFormat | No
 def _mark(request: Request) -> str:
     """What the ids of this caller's jobs begin with; nothing where no keys are asked for."""
     key: str | None = getattr(request.state, "key", None)
-    return "" if key is None else hashlib.sha256(key.encode()).hexdigest()[:MARK_LENGTH] + "-"
+    return "" if key is None else mark_of(key)
 
 
 def _require_own(request: Request, job_id: str) -> None:

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,9 +22,11 @@ from choral.jobs import transcripts
 from choral.jobs.backoff import backoff_s
 from choral.jobs.record import JobRecord, State, Timings
 from choral.jobs.request import JobRequest
+from choral.server.jobs.charges import JobCharges
 from choral.server.jobs.disk import Disk
 from choral.server.jobs.news import News
 from choral.server.jobs.table import JobTable
+from choral.server.pace import Pace
 from choral.server.service import Service
 from choral.storage import storage_errors
 from choral.types import Segment, Transcript
@@ -54,11 +56,13 @@ class Run:
 
 
 class Runs:
-    def __init__(self, service: Service, disk: Disk, news: News, wake: asyncio.Event, retry_s: float) -> None:
+    def __init__(
+        self, service: Service, disk: Disk, news: News, wake: asyncio.Event, charges: JobCharges, retry_s: float
+    ) -> None:
         self._service, self._disk, self._news, self._wake = service, disk, news, wake
-        self._retry_s = retry_s
+        self._charges, self._retry_s = charges, retry_s
         self._under_way: dict[str, Run] = {}
-        self.charges: dict[str, Callable[[float], None]] = {}  # of jobs that this process was sent
+        self.pace, self._n_ended = Pace(), 0
 
     def __len__(self) -> int:
         return len(self._under_way)
@@ -67,6 +71,8 @@ class Runs:
         return self._under_way.get(job_id)
 
     def begin(self, run: Run) -> None:
+        if not self._under_way:
+            self.pace.restart()
         self._under_way[run.id] = run
         run.work = asyncio.create_task(self._transcript(run))
         run.whole = asyncio.create_task(self._see_through(run))
@@ -125,8 +131,7 @@ class Runs:
         started_s = time.monotonic()
 
         def begin(duration_s: float) -> None:
-            if request.id in self.charges:
-                self.charges[request.id](duration_s)
+            self._charges.charge(request.id, duration_s)
             timings = Timings(
                 queued_s=(run.record.started_at or 0.0) - run.record.queued_at, decode_s=time.monotonic() - started_s
             )
@@ -193,4 +198,6 @@ class Runs:
             table.drop_audio(run.id)
 
         await self._disk.do_surely(write)
-        self.charges.pop(run.id, None)
+        self._service.metrics.jobs.labels(state).inc()
+        self._n_ended += 1
+        self.pace.note(self._n_ended)

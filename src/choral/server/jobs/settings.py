@@ -10,12 +10,18 @@ from choral.checks import check_fields
 from choral.errors import UsageError
 from choral.types import option
 
-HOUR_S, DAY_S = 3_600.0, 86_400.0
+DAY_S = 86_400.0
+REDIS, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobSettings:
-    redis: str = option("", "send jobs to the workers on this Redis, redis://HOST:PORT (default: they run here)")
+    redis: str = option(
+        "",
+        "send jobs to the workers on this Redis, redis://HOST:PORT (default: they run here); "
+        "env is the one in CHORAL_REDIS, since others can see command lines",
+        metavar="URL",
+    )
     namespace: str = option("choral", "prefix of all keys in Redis: queues of different names do not see each other")
     data: str = option(
         "",
@@ -31,9 +37,18 @@ class JobSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        self.redis_url  # noqa: B018  what is missing is better known now
         _require("job_limit", self.job_limit, 1, 10**7)
         _require("keep_s", self.keep_s, 60, 3650 * DAY_S)
         _require("job_retry_s", self.job_retry_s, 0.01, DAY_S)
+
+    @property
+    def redis_url(self) -> str:
+        if self.redis != FROM_ENVIRONMENT:
+            return self.redis
+        if not os.environ.get(REDIS):
+            raise UsageError(f"--redis env needs the address of a Redis in {REDIS}: redis://HOST:PORT")
+        return os.environ[REDIS]
 
     def folder(self, port: int) -> Path | None:
         """None: there is none that the next start would find again."""

@@ -6,7 +6,7 @@ Records are those of `choral.jobs`, so a job looks the same wherever it runs. Er
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +23,6 @@ class NewJob:
     options: TranscribeOptions
     priority: Priority
     callback: str | None
-    charge: Callable[[float], None]  # told the seconds of audio once they are known; may refuse
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,12 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.record import ENDED, JobRecord, State, Timings, WebhookAttempt
 from choral.jobs.request import JobRequest
+from choral.types import Priority
 
 MAX_CRASHES = 3  # of the server with this job under way, before it is taken for the reason
 CRASHED = (
@@ -167,6 +168,11 @@ class JobTable:
     def n_open(self) -> int:
         query = f"SELECT count(*) FROM jobs WHERE state NOT IN {_listed(ENDED)}"
         return int(self._db.execute(query, ENDED).fetchone()[0])
+
+    def waiting(self) -> dict[str, int]:
+        """How many have not begun, by priority."""
+        query = "SELECT priority, count(*) FROM jobs WHERE state IN ('queued', 'waiting') GROUP BY priority"
+        return dict.fromkeys(get_args(Priority), 0) | dict(self._db.execute(query).fetchall())
 
     def next_due_at(self) -> float | None:
         due_at: float | None = self._db.execute("SELECT min(due_at) FROM jobs WHERE state='waiting'").fetchone()[0]

@@ -1,0 +1,27 @@
+"""The folder deploy/, and whether a command line in it is one that `choral` takes."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from choral.cli.arguments import normalise
+from choral.cli.main import build_parser
+
+ROOT = Path(__file__).parent.parent.parent
+DEPLOY = ROOT / "deploy"
+
+
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """What the real parser makes of it; a flag that it does not know is an error."""
+    namespace, unknown = build_parser().parse_known_args(normalise(arguments))
+    assert unknown == []
+    return namespace
+
+
+def known_variables() -> set[str]:
+    """The environment variables that Choral's code names."""
+    text = "".join(path.read_text() for path in (ROOT / "src" / "choral").rglob("*.py"))
+    return set(re.findall(r"\bCHORAL_[A-Z_]+", text))
