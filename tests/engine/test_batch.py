@@ -209,7 +209,7 @@ def check_together_as_alone(
 
 
 def test_together_as_alone(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio]) -> None:
-    check_together_as_alone(runner, tokenizer, sounds, n_windows=50, longest=20, seed=0)
+    check_together_as_alone(runner, tokenizer, sounds, n_windows=30, longest=20, seed=0)
 
 
 @pytest.mark.slow
