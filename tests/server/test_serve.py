@@ -18,6 +18,7 @@ import httpx
 import openai
 import pytest
 
+import node_client
 from live_server import LiveServer
 
 ROUTE = "/v1/audio/transcriptions"
@@ -76,6 +77,11 @@ def test_keys_are_asked_for_and_kept_as_hashes(guarded: LiveServer, free_key: st
     assert httpx.get(f"{guarded.url}/health/ready").status_code == 200
     with guarded.client(free_key) as client:
         assert client.models.retrieve("tiny.en").id == "tiny.en"
+
+
+def test_the_client_for_node_without_a_key(guarded: LiveServer, openai_node: Path) -> None:
+    (refused,) = node_client.run(openai_node, guarded.url, [node_client.Call("models.list")], "ck-wrong")
+    assert (refused.error.kind, refused.error.code) == ("AuthenticationError", "invalid_api_key")
 
 
 def test_keys_come_and_go_while_the_server_runs(guarded: LiveServer, keys_file: Path, jfk: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, given_options
-from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.loading import SERVICE_CACHE_BYTES, add_machine_flags, load_model
 from choral.cli.log_flags import add_log_flags
 from choral.cli.outputs import write_stdout
 
@@ -78,6 +78,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.heaps import share_heaps
     from choral.jobs.logs import write_logs
     from choral.remote.guard import Guard
     from choral.server.jobs.settings import JobSettings
@@ -96,7 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
-    with bind(settings.host, settings.port) as bound, closing(load_model(arguments)) as model:
+    share_heaps()
+    with (
+        bind(settings.host, settings.port) as bound,
+        closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model,
+    ):
         write_logs(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
         asyncio.run(serve(model, prep, settings, jobs, keys, bound))
     return 0

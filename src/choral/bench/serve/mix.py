@@ -24,7 +24,7 @@ from choral.bench.made_up import FORMATS, write_samples
 from choral.bench.serve.calls import Caller, When
 from choral.errors import EngineError
 
-FILES = 320
+FILES = 160
 GOOD: tuple[dict[str, str], ...] = (
     {},
     {"response_format": "text"},
