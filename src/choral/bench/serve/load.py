@@ -63,6 +63,7 @@ class Level:
     live_p50_s: float
     live_p99_s: float
     live_failures: int
+    late_p99_s: float  # the prober's own waking
     engine: Side | None
     share: float | None  # of the engine's throughput that the server reaches: median of the rounds
     different_texts: int  # between the two
@@ -103,6 +104,7 @@ class _LevelRun:
         self._alone: list[_Seen] = []
         self._callers_cpu_s = 0.0
         self._live_s: list[float] = []
+        self._late_s: list[float] = []
         self._n_live_failures = 0
 
     def add_round(self, requests: Sequence[Request], *, is_server_first: bool) -> None:
@@ -135,6 +137,7 @@ class _LevelRun:
             live_p50_s=live_p50_s,
             live_p99_s=live_p99_s,
             live_failures=self._n_live_failures,
+            late_p99_s=_percentiles(self._late_s, 99)[0],
             engine=self._side(self._alone) if self._alone else None,
             share=statistics.median(shares) if shares else None,
             different_texts=_n_different(self._served, self._alone),
@@ -147,6 +150,7 @@ class _LevelRun:
             self._served.append(self._run(callers, self._subjects.server_pid, requests))
         self._callers_cpu_s += tree.cpu_s(callers.pid) - before_s
         self._live_s += prober.latencies_s
+        self._late_s += prober.late_s
         self._n_live_failures += prober.n_failures
 
     def _run(self, end: End, pid: int | None, requests: Sequence[Request]) -> _Seen:

@@ -24,7 +24,6 @@ from choral.bench.made_up import FORMATS, write_samples
 from choral.bench.serve.calls import Caller, When
 from choral.errors import EngineError
 
-FILES = 160
 GOOD: tuple[dict[str, str], ...] = (
     {},
     {"response_format": "text"},
@@ -56,7 +55,7 @@ class Tally:
     failures: tuple[str, ...] = ()  # of good requests, why
 
 
-def write_mix(sounds: Sequence[Sound], folder: Path, n_files: int = FILES) -> list[Path]:
+def write_mix(sounds: Sequence[Sound], folder: Path, n_files: int) -> list[Path]:
     """The sounds again and again, each time with other noise and in another format."""
     folder.mkdir()
     paths = []

@@ -1,8 +1,12 @@
-"""How long `/health/live` takes while something else goes on: asked again and again on a connection that is kept."""
+"""How long `/health/live` takes while something else goes on: asked again and again on a connection that is kept.
+
+How late the prober itself was woken, each time, tells how much of it is the machine's.
+"""
 
 from __future__ import annotations
 
 import threading
+import time
 from types import TracebackType
 
 from choral.bench.serve.calls import Caller
@@ -16,6 +20,7 @@ class Prober:
 
     def __init__(self, url: str) -> None:
         self.latencies_s: list[float] = []
+        self.late_s: list[float] = []
         self.n_failures = 0
         self._caller = Caller(url)
         self._is_over = threading.Event()
@@ -33,7 +38,7 @@ class Prober:
         self._caller.close()
 
     def _ask(self) -> None:
-        while not self._is_over.wait(EVERY_S):
+        while not self._waited():
             try:
                 status, spent_s = self._caller.look(PATH)
             except OSError:
@@ -41,3 +46,11 @@ class Prober:
                 continue
             self.latencies_s.append(spent_s)
             self.n_failures += status != 200
+
+    def _waited(self) -> bool:
+        """Whether it is over."""
+        before_s = time.perf_counter()
+        is_over = self._is_over.wait(EVERY_S)
+        if not is_over:
+            self.late_s.append(time.perf_counter() - before_s - EVERY_S)
+        return is_over

@@ -19,6 +19,7 @@ from choral.bench.serve.server_process import ServerProcess
 
 SAMPLE_S, SETTLE_S, SETTLE_SHARE = 10.0, 120.0, 0.2  # of a short soak a fifth is for settling
 SAMPLES_AT_LEAST = 10
+FILES, FEWEST_FILES = 160, 10
 QUIET_S = 3.0  # for what clients left behind to end
 MEMORY_BAR = 0.05
 FILES_BAR = 8  # open files more or less
@@ -32,6 +33,11 @@ class Plan:
     @property
     def settle_s(self) -> float:
         return min(SETTLE_S, self.duration_s * SETTLE_SHARE)
+
+    @property
+    def n_files(self) -> int:
+        """Of a long soak more than the engine's cache keeps; a short one comes to few of them anyhow."""
+        return min(FILES, max(FEWEST_FILES, round(self.duration_s)))
 
     @property
     def sample_s(self) -> float:
@@ -91,7 +97,7 @@ def measure(
     plan: Plan, sounds: Sequence[Sound], server: ServerProcess, folder: Path, tell: Callable[[str], None]
 ) -> Report:
     tell("writing the files to send …")
-    files = write_mix(sounds, folder / "mix")
+    files = write_mix(sounds, folder / "mix", plan.n_files)
     with Crowd(server.url, files, plan.n_clients) as crowd:
         crowd.warm_up()
         time.sleep(QUIET_S)
