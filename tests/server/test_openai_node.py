@@ -48,6 +48,14 @@ def test_every_format_granularity_stream_language_prompt(
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the Python client's own, on translations
+def test_a_translation_in_every_format(openai_node: Path, live: LiveServer, client: openai.OpenAI, jfk: Path) -> None:
+    whole = ask(client, jfk, "translations").text
+    calls = [Call("translations", str(jfk), fields={"response_format": name}) for name in FORMATS]
+    for name, outcome in zip(FORMATS, run(openai_node, live.url, calls), strict=True):
+        check(outcome.answer, name, (), whole)
+
+
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 def test_translations_models_and_errors(
     openai_node: Path, live: LiveServer, client: openai.OpenAI, prompts: Any, jfk: Path
 ) -> None:
