@@ -116,6 +116,7 @@ async def serve(
     bound: socket.socket,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
+    from choral.jobs.heaps import keep_for_good
     from choral.server.app import create_app
     from choral.server.jobs.opening import opened_store
     from choral.server.listener import CONNECTIONS_WAITING, Listener
@@ -125,6 +126,7 @@ async def serve(
         service = Service.of(model, pool, settings)
         async with opened_store(service, jobs, os.environ.get(SECRET, "")) as store:
             listener = Listener(create_app(service, keys, store), service)
+            keep_for_good()
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
             await listener.serve([bound])
