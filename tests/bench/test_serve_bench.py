@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from choral.bench.serve import tree
+from choral.bench.serve.load import Level, Side, verdicts
 from choral.bench.serve.mix import Tally, text_of
 from choral.bench.serve.soak import Plan, Report, Sample
 
@@ -68,6 +69,34 @@ def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
     assert end["tally"]["n_bad_taken"] == end["tally"]["n_changed"] == 0
     for line in ("no good request failed", "every bad one was refused as it should", "no temporary file left"):
         assert f"{line}: yes" in shown
+
+
+def level(callers: int, share: float | None, live_p99_s: float, *failures: str) -> Level:
+    side = Side(1.0, 7.0, 1.0, 2.0, 3.0, 4.0, failures)
+    return Level(
+        callers=callers,
+        requests=64,
+        server=side,
+        callers_cpu_s=0.1,
+        first_text_p50_s=1.0,
+        first_text_p95_s=2.0,
+        live_p50_s=0.001,
+        live_p99_s=live_p99_s,
+        live_failures=0,
+        late_p99_s=0.001,
+        engine=None if share is None else side,
+        share=share,
+        different_texts=0,
+    )
+
+
+def test_what_a_load_decides() -> None:
+    def decided(*levels: Level) -> list[bool | None]:
+        return [holds for _, holds in verdicts(levels)]
+
+    assert decided(level(1, 0.5, 0.01), level(32, 0.9, 0.05)) == [True, True, True]
+    assert decided(level(1, 0.99, 0.01), level(32, 0.89, 0.051)) == [False, False, True]
+    assert decided(level(32, None, 0.01, "503: full")) == [None, True, False]
 
 
 def sample(at_s: float, megabytes: float = 1000, open_files: int = 80, temp_files: int = 0, **counts: Any) -> Sample:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import choral
 from choral.audio.prep.pool import OpenFile, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.errors import AudioEmpty, QueueFull, UsageError
+from choral.jobs.heaps import keep_for_good
 from choral.server.answers import TextSoFar
 from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
 from choral.server.limits import DAY_S, Meter
@@ -96,6 +98,15 @@ def test_keys(tmp_path: Path) -> None:
         KeyRing(path)
     with pytest.raises(UsageError, match="1 to 64 letters"):
         ApiKey(name="a b", sha256="")
+
+
+def test_what_was_loaded_is_left_out_of_collections() -> None:
+    before = gc.get_freeze_count()
+    keep_for_good()
+    try:
+        assert gc.get_freeze_count() > before + 1000
+    finally:
+        gc.unfreeze()
 
 
 def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
