@@ -42,6 +42,7 @@ BAD: tuple[tuple[str, bytes], ...] = (
 LEAVES = get_args(When)
 SHARE_BAD, SHARE_GONE = 0.10, 0.10
 LEAVES_WITHIN_S = 1.0
+AFTER_FAILURE_S = 0.5  # a server that is gone is not asked thousands of times
 WRONG_INPUT = 400
 
 
@@ -176,6 +177,7 @@ class Clients:
                 raise EngineError(f"{path.name} with {fields} has no text")
         except (EngineError, OSError, ValueError) as error:
             self._add(f"{type(error).__name__}: {error}")
+            self._is_over.wait(AFTER_FAILURE_S)
             return
         with self._lock:
             before = self._texts.setdefault((path.name, *fields.values()), text)

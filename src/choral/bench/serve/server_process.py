@@ -44,6 +44,10 @@ class ServerProcess:
     def pid(self) -> int:
         return self._process.pid
 
+    def require_alive(self) -> None:
+        if self._process.poll() is not None:
+            raise EngineError(f"the server ended with code {self._process.returncode}: {self._last_words()}")
+
     def __enter__(self) -> ServerProcess:
         return self
 

@@ -126,6 +126,7 @@ def shown(sample: Sample) -> str:
 
 
 def _look(server: ServerProcess, at_s: float, tally: Tally) -> Sample:
+    server.require_alive()
     return Sample(
         at_s=at_s,
         memory_bytes=tree.memory_bytes(server.pid),
