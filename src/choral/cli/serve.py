@@ -121,6 +121,7 @@ async def serve(
     from choral.server.jobs.opening import opened_store
     from choral.server.listener import CONNECTIONS_WAITING, Listener
     from choral.server.service import Service
+    from choral.server.upkeep import upkeep
 
     with PrepPool(prep) as pool:
         service = Service.of(model, pool, settings)
@@ -129,7 +130,8 @@ async def serve(
             keep_for_good()
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
-            await listener.serve([bound])
+            async with upkeep():
+                await listener.serve([bound])
 
 
 def greeting(service: Any, keys: KeyRing, bound: socket.socket) -> str:
