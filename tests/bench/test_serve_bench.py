@@ -65,7 +65,7 @@ def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
     end = fields["report"]["idle_after"]
     assert end["temp_files"] == 0
     assert end["tally"]["failures"] == []
-    assert end["tally"]["n_good"] > 4  # one each was the warming up
+    assert end["tally"]["n_good"] > 10  # so many were the warming up
     assert end["tally"]["n_bad_taken"] == end["tally"]["n_changed"] == 0
     for line in ("no good request failed", "every bad one was refused as it should", "no temporary file left"):
         assert f"{line}: yes" in shown
@@ -123,7 +123,7 @@ def test_what_a_soak_decides() -> None:
 
 
 def test_short_soaks_settle_sooner() -> None:
-    assert (Plan(600, 32).settle_s, Plan(600, 32).sample_s, Plan(600, 32).n_files) == (120, 10, 160)
+    assert (Plan(600, 32).settle_s, Plan(600, 32).sample_s, Plan(600, 32).n_files) == (120, 10, 128)
     assert (Plan(5, 32).settle_s, Plan(5, 32).sample_s, Plan(5, 32).n_files) == (1, 0.5, 10)
 
 

@@ -20,6 +20,7 @@ from choral.server.limits import DAY_S, Meter
 from choral.server.problems import Problem
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
+from choral.server.upkeep import upkeep
 from choral.types import Segment, TranscribeOptions
 
 
@@ -107,6 +108,22 @@ def test_what_was_loaded_is_left_out_of_collections() -> None:
         assert gc.get_freeze_count() > before + 1000
     finally:
         gc.unfreeze()
+
+
+def test_free_memory_goes_back_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[float] = []
+    monkeypatch.setattr("choral.server.upkeep.TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr("choral.server.upkeep.give_back", lambda: given_back.append(time.monotonic()))
+
+    async def run() -> None:
+        async with asyncio.timeout(20), upkeep():
+            while len(given_back) < 3:
+                await asyncio.sleep(0.01)
+        n_times = len(given_back)
+        await asyncio.sleep(0.1)
+        assert len(given_back) <= n_times + 1  # one may have been under way
+
+    asyncio.run(run())
 
 
 def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class Crowd:
         self._ask({"url": url, "files": [str(path) for path in files], "n_clients": n_clients})
 
     def warm_up(self) -> None:
-        """One good request from each."""
+        """Every file once: what fills up, as caches do, is full then."""
         self._ask("warm up")
 
     def start(self) -> None:
@@ -117,7 +117,7 @@ class Clients:
     def __init__(self, url: str, files: Sequence[str], n_clients: int) -> None:
         self._url, self._n_clients = url, n_clients
         self._files = [Path(file) for file in files]
-        self._next = itertools.count()
+        self._n_files_sent = 0
         self._lock = threading.Lock()
         self._tally = Tally()
         self._texts: dict[tuple[str, ...], str] = {}
@@ -132,7 +132,7 @@ class Clients:
     def do(self, order: str) -> None:
         match order:
             case "warm up":
-                self._begin(lambda caller, chance: self._good(caller, {}))
+                self._begin(self._through_all_files)
                 self._join()
             case "start":
                 self._begin(self._until_over)
@@ -155,6 +155,10 @@ class Clients:
     def _join(self) -> None:
         for thread in self._threads:
             thread.join()
+
+    def _through_all_files(self, caller: Caller, chance: random.Random) -> None:
+        while self._n_files_sent < len(self._files):
+            self._good(caller, {})
 
     def _until_over(self, caller: Caller, chance: random.Random) -> None:
         while not self._is_over.is_set():
@@ -196,7 +200,9 @@ class Clients:
         self._add(n_gone=1)
 
     def _file(self) -> Path:
-        return self._files[next(self._next) % len(self._files)]
+        with self._lock:
+            self._n_files_sent += 1
+            return self._files[self._n_files_sent % len(self._files)]
 
     def _add(self, *failures: str, **counts: int) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ from choral.bench.serve.server_process import ServerProcess
 
 SAMPLE_S, SETTLE_S, SETTLE_SHARE = 10.0, 120.0, 0.2  # of a short soak a fifth is for settling
 SAMPLES_AT_LEAST = 10
-FILES, FEWEST_FILES = 160, 10
+FILES, FEWEST_FILES = 128, 10
 QUIET_S = 3.0  # for what clients left behind to end
 MEMORY_BAR = 0.05
 FILES_BAR = 8  # open files more or less
@@ -96,9 +96,10 @@ class Report:
 def measure(
     plan: Plan, sounds: Sequence[Sound], server: ServerProcess, folder: Path, tell: Callable[[str], None]
 ) -> Report:
-    tell("writing the files to send …")
+    tell(f"writing {plan.n_files} files to send …")
     files = write_mix(sounds, folder / "mix", plan.n_files)
     with Crowd(server.url, files, plan.n_clients) as crowd:
+        tell("every file once, so that what fills up is full …")
         crowd.warm_up()
         time.sleep(QUIET_S)
         before = _look(server, 0.0, crowd.tally())
