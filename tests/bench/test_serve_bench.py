@@ -37,11 +37,11 @@ def folder(speech_clips: list[Path], tmp_path: Path) -> Path:
 
 def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
     code, report, shown = bench(
-        folder, "--model", tiny_en_pt, "--threads", 1, "--concurrency", "1,2", "--requests", 4, "--rounds", 1
+        folder, "--model", tiny_en_pt, "--threads", 1, "--concurrency", "1,2", "--requests", 2, "--rounds", 1
     )
     assert code == 0, shown
     for level, n_callers in zip(report["levels"], (1, 2), strict=True):
-        assert (level["callers"], level["requests"]) == (n_callers, 4)
+        assert (level["callers"], level["requests"]) == (n_callers, 2 * n_callers)
         for side in (level["server"], level["engine"]):
             assert side["failures"] == []
             assert 0 < side["p50_s"] <= side["p95_s"] <= side["p99_s"]
@@ -58,7 +58,7 @@ def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
 
 
 def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
-    _, fields, shown = bench(folder, "--model", tiny_en_pt, "--threads", 1, "--soak", "6s", "--clients", 4)
+    _, fields, shown = bench(folder, "--model", tiny_en_pt, "--threads", 1, "--soak", "4s", "--clients", 4)
     samples = fields["report"]["samples"]
     assert len(samples) == 10
     assert all(sample["memory_bytes"] > 50 * MB and sample["open_files"] > 5 for sample in samples)
