@@ -30,7 +30,7 @@ class Answer:
 
 
 class Caller:
-    """For one thread. A connection that broke is made anew by the next call."""
+    """For one thread. A connection that broke is an OSError, and is made anew by the next call."""
 
     def __init__(self, url: str) -> None:
         self._host = urlsplit(url).netloc
@@ -52,7 +52,7 @@ class Caller:
     def leave(self, name: str, audio: bytes, when: When, waited_s: float) -> None:
         """As a client that goes away: half-way through sending, while it waits, or after the first of a stream."""
         body, headers = form(name, audio, {"stream": "true"} if when == "reading" else {})
-        with contextlib.suppress(OSError, http.client.HTTPException), self._open() as connection:
+        with contextlib.suppress(OSError), self._open() as connection:
             if when == "sending":
                 connection.request("POST", ROUTE, headers={**headers, "Content-Length": str(len(body))})
                 connection.send(body[: len(body) // 2])
@@ -83,6 +83,9 @@ class Caller:
             self._connection = http.client.HTTPConnection(self._host, timeout=TIMEOUT_S)
         try:
             yield self._connection
+        except http.client.HTTPException as error:
+            self.close()
+            raise ConnectionError(f"half an answer: {error!r}") from error
         except BaseException:
             self.close()
             raise
