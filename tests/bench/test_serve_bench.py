@@ -109,10 +109,11 @@ def verdicts_of(*samples: Sample, after: Sample | None = None) -> list[bool]:
 
 
 def test_what_a_soak_decides() -> None:
-    flat = [sample(60, 500), sample(120), sample(300, 1049), sample(600, 951)]
-    assert all(verdicts_of(*flat))
-    assert verdicts_of(*flat, sample(600, 1051)) == [False, True, True, True, True]
-    assert verdicts_of(*flat, sample(600, 949)) == [False, True, True, True, True]
+    flat = [sample(60, 500), *[sample(120)] * 6, *[sample(300, 1049)] * 6, *[sample(600, 951)] * 6]
+    assert all(verdicts_of(*flat, sample(600, 1049)))
+    assert verdicts_of(*flat, *[sample(600, 1051)] * 6) == [False, True, True, True, True]
+    assert verdicts_of(*flat, *[sample(600, 949)] * 6) == [False, True, True, True, True]
+    assert all(verdicts_of(*flat, *[sample(600)] * 4, sample(600, 2000), sample(600, 2000)))  # for a moment only
     assert verdicts_of(*flat, after=sample(600, failures=("no",))) == [True, False, True, True, True]
     assert verdicts_of(*flat, after=sample(600, n_good=0)) == [True, False, True, True, True]
     assert verdicts_of(*flat, after=sample(600, n_bad_taken=1)) == [True, True, False, True, True]

@@ -24,8 +24,10 @@ from choral.bench.made_up import FORMATS, write_samples
 from choral.bench.serve.calls import Caller, When
 from choral.errors import EngineError
 
+HOT = {"temperature": "0.4"}
 GOOD: tuple[dict[str, str], ...] = (
     {},
+    HOT,
     {"response_format": "text"},
     {"response_format": "srt"},
     {"response_format": "vtt"},
@@ -78,7 +80,7 @@ class Crowd:
         self._ask({"url": url, "files": [str(path) for path in files], "n_clients": n_clients})
 
     def warm_up(self) -> None:
-        """Every file once: what fills up, as caches do, is full then."""
+        """A hot request from each client, which takes several slots, then every file once: what fills up is full then."""
         self._ask("warm up")
 
     def start(self) -> None:
@@ -132,7 +134,7 @@ class Clients:
     def do(self, order: str) -> None:
         match order:
             case "warm up":
-                self._begin(self._through_all_files)
+                self._begin(self._fill_all)
                 self._join()
             case "start":
                 self._begin(self._until_over)
@@ -156,7 +158,8 @@ class Clients:
         for thread in self._threads:
             thread.join()
 
-    def _through_all_files(self, caller: Caller, chance: random.Random) -> None:
+    def _fill_all(self, caller: Caller, chance: random.Random) -> None:
+        self._good(caller, HOT)
         while self._n_files_sent < len(self._files):
             self._good(caller, {})
 
