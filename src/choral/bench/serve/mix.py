@@ -80,7 +80,7 @@ class Crowd:
         self._ask({"url": url, "files": [str(path) for path in files], "n_clients": n_clients})
 
     def warm_up(self) -> None:
-        """A hot request from each client, which takes several slots, then every file once: what fills up is full then."""
+        """A request of several slots from each client, then every file once: what fills up is full then."""
         self._ask("warm up")
 
     def start(self) -> None:

@@ -1,8 +1,8 @@
 """A server under a mixed load for minutes: what it takes from the machine, sample by sample, and what stays behind.
 
 Before it begins every slot was used and every file sent once, and its first part, two minutes of a long soak, is not
-judged: so long things fill up that do so once, as caches do. From then on memory and open files must stay as they are; when the load has ended
-no temporary file may be left.
+judged: so long things fill up that do so once, as caches do. From then on memory and open files must stay as they are;
+when the load has ended no temporary file may be left.
 """
 
 from __future__ import annotations
