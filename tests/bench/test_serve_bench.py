@@ -49,7 +49,8 @@ def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
             assert side["cpu_s"] > 0
         assert level["different_texts"] == 0
         assert level["share"] > 0
-        assert 0 < level["first_text_p50_s"] <= level["server"]["p99_s"]
+        slowest_s = level["server"]["p99_s"] / 0.97  # at most: of four requests, p99 is 0.97 of the way to the last
+        assert 0 < level["first_text_p50_s"] <= level["first_text_p95_s"] <= slowest_s
         assert 0 < level["live_p50_s"] <= level["live_p99_s"]
         assert level["live_failures"] == 0
     assert "all texts the same" in shown
