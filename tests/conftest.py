@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
@@ -22,6 +23,7 @@ from choral.remote import speech
 from choral.storage import cache_root, locked
 
 MODELS = cache_root() / "test-models"
+OPENAI_NODE = "openai@6.30.1"
 if not Path("/dev/nvidia0").exists():  # before anything imports Triton: there is no GPU to compile for
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -93,6 +95,22 @@ def openssl_program() -> str:
 @pytest.fixture(scope="session")
 def systemd_analyze() -> str:
     return installed("systemd-analyze", "systemd")
+
+
+@pytest.fixture(scope="session")
+def openai_node() -> Path:
+    """A folder with the official client of OpenAI for Node."""
+    npm = shutil.which("npm")
+    if npm is None or shutil.which("node") is None:
+        unavailable("npm and node (apt install npm)")
+    folder = cache_root() / f"test-{OPENAI_NODE.replace('@', '-')}"
+    with locked(cache_root() / ".test-openai-node.lock"):
+        if not (folder / "node_modules" / "openai").exists():
+            command = [npm, "install", "--no-audit", "--no-fund", "--prefix", str(folder), OPENAI_NODE]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                unavailable(f"{OPENAI_NODE} from npm: {done.stderr.strip()[-200:]}")
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -118,7 +119,8 @@ def test_no_file_and_wrong_forms(http: httpx.Client, live: LiveServer, speech: b
     assert "no model 'large'" in refusal(
         http.post(ROUTE, data={"model": "large"}, files={"file": ("a.ogg", speech)}), 404, "model"
     )
-    assert http.get("/health/live").json() == {"status": "live"}
+    good = http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)})
+    assert SENTENCE in good.json()["text"]
 
 
 def test_too_large(live: LiveServer, http: httpx.Client, client: openai.OpenAI, speech: bytes) -> None:
@@ -180,6 +182,33 @@ def test_a_thousand_connections(live: LiveServer, http: httpx.Client, speech: by
     finally:
         for connection in connections:
             connection.close()
+
+
+def test_a_thousand_uploads_that_stand_still(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
+    host, port = live.url.removeprefix("http://").split(":")
+    head = (
+        b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+        b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
+    )
+
+    async def stand_still() -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(head)
+        answer = await reader.readuntil(b"\r\n\r\n")
+        writer.close()
+        return answer
+
+    async def all_at_once() -> list[bytes]:
+        return await asyncio.wait_for(asyncio.gather(*(stand_still() for _ in range(1000))), 120)
+
+    answers = asyncio.run(all_at_once())
+    given_up = [answer for answer in answers if answer.startswith(b"HTTP/1.1 408 ")]
+    refused = [answer for answer in answers if answer.startswith(b"HTTP/1.1 503 ")]
+    assert given_up
+    assert refused  # more than may be uploaded at once, and told so before anything is read
+    assert len(given_up) + len(refused) == 1000
+    assert all(b"\r\nretry-after: " in answer.lower() for answer in refused)
+    assert SENTENCE in http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)}).json()["text"]
 
 
 def test_prompts_with_special_tokens_are_text(http: httpx.Client, speech: bytes) -> None:

@@ -134,6 +134,16 @@ def test_translation(client: openai.OpenAI, prompts: Any, whole: str, jfk: Path)
     assert ask(client, jfk, "translations").text == whole  # English stays as it is
 
 
+@pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
+@pytest.mark.parametrize("prompt", [None, "A speech."])
+def test_a_translation_in_every_format(client: openai.OpenAI, jfk: Path, prompt: str | None) -> None:
+    given = {} if prompt is None else {"prompt": prompt}
+    whole = ask(client, jfk, "translations", **given).text
+    assert SENTENCE in whole
+    for name in FORMATS:
+        check(ask(client, jfk, "translations", response_format=name, **given), name, (), whole)
+
+
 def test_the_language_is_detected(client: openai.OpenAI, prompts: Any) -> None:
     answer = ask(client, prompts("fr", 1)[0], response_format="verbose_json")
     assert answer.language == "french"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -18,6 +19,7 @@ import httpx
 import openai
 import pytest
 
+import node_client
 from live_server import LiveServer
 
 ROUTE = "/v1/audio/transcriptions"
@@ -76,6 +78,24 @@ def test_keys_are_asked_for_and_kept_as_hashes(guarded: LiveServer, free_key: st
     assert httpx.get(f"{guarded.url}/health/ready").status_code == 200
     with guarded.client(free_key) as client:
         assert client.models.retrieve("tiny.en").id == "tiny.en"
+
+
+def test_the_client_for_node_without_a_key(guarded: LiveServer, openai_node: Path) -> None:
+    (refused,) = node_client.run(openai_node, guarded.url, [node_client.Call("models.list")], "ck-wrong")
+    assert (refused.error.kind, refused.error.code) == ("AuthenticationError", "invalid_api_key")
+
+
+def test_the_bench_of_a_server_that_runs(guarded: LiveServer, free_key: str, jfk: Path, tmp_path: Path) -> None:
+    (tmp_path / jfk.name).symlink_to(jfk)
+    flags = ["--url", guarded.url, "--concurrency", "1", "--requests", "2", "--rounds", "1", "--quiet"]
+    done = subprocess.run(
+        [sys.executable, "-m", "choral", "bench", "serve", str(tmp_path), *flags],
+        capture_output=True, text=True, check=False, env={**os.environ, "CHORAL_API_KEY": free_key},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (level,) = json.loads(done.stdout.splitlines()[-1])["levels"]
+    assert (level["engine"], level["share"], level["server"]["failures"]) == (None, None, [])
+    assert level["server"]["requests_per_s"] > 0
 
 
 def test_keys_come_and_go_while_the_server_runs(guarded: LiveServer, keys_file: Path, jfk: Path) -> None:

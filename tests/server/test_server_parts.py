@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from pathlib import Path
 
@@ -12,12 +13,14 @@ import choral
 from choral.audio.prep.pool import OpenFile, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.errors import AudioEmpty, QueueFull, UsageError
+from choral.jobs.heaps import keep_for_good
 from choral.server.answers import TextSoFar
 from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
 from choral.server.limits import Meter
 from choral.server.problems import Problem
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
+from choral.server.upkeep import upkeep
 from choral.server.usage import DAY_S
 from choral.types import Segment, TranscribeOptions
 
@@ -97,6 +100,31 @@ def test_keys(tmp_path: Path) -> None:
         KeyRing(path)
     with pytest.raises(UsageError, match="1 to 64 letters"):
         ApiKey(name="a b", sha256="")
+
+
+def test_what_was_loaded_is_left_out_of_collections() -> None:
+    before = gc.get_freeze_count()
+    keep_for_good()
+    try:
+        assert gc.get_freeze_count() > before + 1000
+    finally:
+        gc.unfreeze()
+
+
+def test_free_memory_goes_back_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    given_back: list[float] = []
+    monkeypatch.setattr("choral.server.upkeep.TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr("choral.server.upkeep.give_back", lambda: given_back.append(time.monotonic()))
+
+    async def run() -> None:
+        async with asyncio.timeout(20), upkeep():
+            while len(given_back) < 3:
+                await asyncio.sleep(0.01)
+        n_times = len(given_back)
+        await asyncio.sleep(0.1)
+        assert len(given_back) <= n_times + 1  # one may have been under way
+
+    asyncio.run(run())
 
 
 def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:

@@ -85,12 +85,16 @@ def write_requests(sounds: Sequence[Sound], folder: Path, seed: int) -> tuple[Re
     folder.mkdir(parents=True, exist_ok=True)
     requests = []
     for index, sound in enumerate(sounds):
-        noise = np.random.default_rng((seed, index)).integers(-1, 2, sound.samples.size)
-        scaled = np.rint(sound.samples * FULL_SCALE).astype(np.int32) + noise
         path = folder / f"{index:05d}.flac"
-        write_flac(path, scaled.clip(-FULL_SCALE, FULL_SCALE - 1).astype(np.int16))
+        write_flac(path, noisy(sound.samples, (seed, index)))
         requests.append(Request(str(path), sound.language))
     return tuple(requests)
+
+
+def noisy(samples: Samples, seed: tuple[int, ...]) -> npt.NDArray[np.int16]:
+    noise = np.random.default_rng(seed).integers(-1, 2, samples.size)
+    scaled = np.rint(samples * FULL_SCALE).astype(np.int32) + noise
+    return scaled.clip(-FULL_SCALE, FULL_SCALE - 1).astype(np.int16)
 
 
 def write_flac(path: Path, samples: npt.NDArray[np.int16]) -> None:

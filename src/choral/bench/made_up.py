@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -10,6 +11,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from choral.audio.constants import SAMPLE_RATE
 
 RATE = 44_100
 PIECE_S = 10
@@ -34,14 +37,26 @@ FORMATS = (
 
 
 def write_sound(path: Path, form: Format, seconds: int) -> None:
+    starts_s = range(0, seconds, PIECE_S)
+    _write(path, form, RATE, (_sound(start_s, min(PIECE_S, seconds - start_s)) for start_s in starts_s))
+
+
+def write_samples(path: Path, form: Format, samples: npt.NDArray[np.int16]) -> None:
+    """Sound of anyone's, at the rate of recordings."""
+    _write(path, form, SAMPLE_RATE, [samples[None]])
+
+
+def _write(path: Path, form: Format, rate: int, pieces: Iterable[npt.NDArray[np.int16]]) -> None:
     import av
 
+    n_written = 0
     with av.open(str(path), "w", format=form.container) as container:
         stream: Any = container.add_stream(form.codec, rate=form.rate, layout=form.layout)
         resampler = av.AudioResampler(format="s16", layout=form.layout, rate=form.rate)
-        for start_s in range(0, seconds, PIECE_S):
-            frame = av.AudioFrame.from_ndarray(_sound(start_s, min(PIECE_S, seconds - start_s)), "s16", "mono")
-            frame.sample_rate, frame.pts, frame.time_base = RATE, start_s * RATE, Fraction(1, RATE)
+        for piece in pieces:
+            frame = av.AudioFrame.from_ndarray(piece, "s16", "mono")
+            frame.sample_rate, frame.pts, frame.time_base = rate, n_written, Fraction(1, rate)
+            n_written += piece.shape[1]
             for part in resampler.resample(frame):
                 container.mux(stream.encode(part))
         for ending in [*resampler.resample(None), None]:

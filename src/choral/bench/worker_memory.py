@@ -16,7 +16,8 @@ from pathlib import Path
 
 from choral.bench.load import Sound, joined, write_requests
 from choral.bench.redis_server import RedisServer
-from choral.errors import EngineError, MissingDependency
+from choral.bench.serve import tree
+from choral.errors import EngineError
 from choral.jobs.sync import Client
 
 SETTLE_S = 3.0  # for the last job's leftovers to go
@@ -58,6 +59,7 @@ class MemoryReport:
 def measure(
     plan: Plan, sounds: Sequence[Sound], machine: Sequence[str], folder: Path, tell: Callable[[str], None]
 ) -> MemoryReport:
+    tree.require_proc()
     (folder / "redis").mkdir()
     with RedisServer(folder / "redis") as redis, Client(redis.url) as client:
         command = [sys.executable, "-m", "choral", "worker", *machine, "--quiet", "--roots", str(folder)]
@@ -81,7 +83,7 @@ def _levels(
 
     def look(after: str) -> None:
         time.sleep(SETTLE_S)
-        levels.append(Level(after, resident_bytes(process.pid)))
+        levels.append(Level(after, tree.memory_bytes(process.pid)))
         tell(f"after {after}: {levels[-1].resident_bytes / 1e6:,.0f} MB")
 
     def run_short(first: int, last: int) -> None:
@@ -109,14 +111,3 @@ def _run_jobs(
         raise EngineError(f"{len(failed)} jobs failed, the first with: {failed[0].error}")
     if process.poll() is not None:
         raise EngineError(f"the worker ended with code {process.returncode}: see above")
-
-
-def resident_bytes(pid: int) -> int:
-    """Of a process and its children."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    if not children.exists():
-        raise MissingDependency("the memory of other processes can only be measured on Linux")
-    own = [line for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines() if line.startswith("Pss:")]
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    below = {int(child) for file in tasks for child in file.read_text().split()}
-    return int(own[0].split()[1]) * 1024 + sum(resident_bytes(child) for child in below)

@@ -13,6 +13,8 @@ from choral.config import ComputeType, EngineName, EngineSettings
 if TYPE_CHECKING:
     from choral.api import Model
 
+SERVICE_CACHE_BYTES = 256 * 2**20  # callers rarely send the same audio twice: what lies longer is only memory
+
 
 def add_machine_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument(

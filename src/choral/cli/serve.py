@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, given_options
-from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.loading import SERVICE_CACHE_BYTES, add_machine_flags, load_model
 from choral.cli.log_flags import add_log_flags
 from choral.cli.outputs import write_stdout
 
@@ -86,6 +86,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
+    from choral.jobs.heaps import share_heaps
     from choral.jobs.logs import write_logs
     from choral.remote.guard import Guard
     from choral.server.jobs.settings import JobSettings
@@ -104,10 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
+    share_heaps()
     with (
         traced(is_wanted=arguments.otel) as tracing,
         bind(settings.host, settings.port) as bound,
-        closing(load_model(arguments)) as model,
+        closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model,
     ):
         write_logs(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
         asyncio.run(serve(model, prep, settings, jobs, keys, bound, tracing))
@@ -136,11 +138,13 @@ async def serve(
     tracing: Tracing | None = None,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
+    from choral.jobs.heaps import keep_for_good
     from choral.server.app import create_app
     from choral.server.jobs.charges import JobCharges
     from choral.server.jobs.opening import opened_meters, opened_store, state_folder
     from choral.server.listener import CONNECTIONS_WAITING, Listener
     from choral.server.service import Service
+    from choral.server.upkeep import upkeep
 
     with PrepPool(prep) as pool:
         service = Service.of(model, pool, settings)
@@ -151,9 +155,11 @@ async def serve(
             secret = os.environ.get(SECRET, "")
             store = await stack.enter_async_context(opened_store(service, jobs, folder, charges, secret))
             listener = Listener(create_app(service, keys, store, meters, tracing), service)
+            keep_for_good()
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
-            await listener.serve([bound])
+            async with upkeep():
+                await listener.serve([bound])
 
 
 def greeting(service: Any, keys: KeyRing, bound: socket.socket) -> str:

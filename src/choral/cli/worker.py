@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, given_options
-from choral.cli.loading import add_machine_flags, load_model
+from choral.cli.loading import SERVICE_CACHE_BYTES, add_machine_flags, load_model
 from choral.cli.log_flags import add_log_flags
 from choral.cli.queue_flags import add_redis_flags
 from choral.errors import UsageError
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from choral.audio.prep.settings import PrepSettings
     from choral.jobs.settings import WorkerSettings
 
-CACHE_BYTES = 256 * 2**20  # jobs rarely come twice with the same audio: what lies longer is only memory
 SECRET = "CHORAL_WEBHOOK_SECRET"
 DESCRIPTION = """\
 Take jobs from Redis and transcribe them, until told to stop. Start as many as you like, on as many
@@ -90,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
     secret = read_secret(arguments.webhook_secret_file)
     share_heaps()
     asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
-    with closing(load_model(arguments, cache_bytes=CACHE_BYTES)) as model:
+    with closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model:
         name = new_worker_name()
         write_logs(
             arguments.log_format, worker=name, is_quiet=arguments.quiet

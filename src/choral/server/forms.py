@@ -35,7 +35,7 @@ class Form:
 
 @asynccontextmanager
 async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator[Form]:
-    """The files are closed at the end."""
+    """The files are closed at the end, whatever it is."""
     require_size(request.headers.get("content-length"), settings.max_upload_bytes)
     data = await _parse(request, counted(request, settings))
     try:
@@ -44,7 +44,10 @@ async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator
         files = tuple((name, _open_file(value)) for name, value in items if isinstance(value, UploadFile))
         yield Form(fields, files)
     finally:
-        await data.close()
+        for _, value in data.multi_items():
+            if isinstance(value, UploadFile):
+                # Not awaited: a request that is cancelled once more on its way out would leave its file open.
+                asyncio.get_running_loop().run_in_executor(None, value.file.close)
 
 
 def require_size(content_length: str | None, limit_bytes: int) -> None:

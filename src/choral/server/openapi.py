@@ -108,13 +108,17 @@ FIELDS: dict[str, dict[str, Any]] = {
     "priority": {"enum": list(get_args(Priority)), "description": OWN + "batch goes behind interactive requests"},
 }
 
+# The schema is that of each event.
+EVENT = {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+EVENTS = {"text/event-stream": {"schema": EVENT}}
+
 
 def speech(summary: str) -> dict[str, Any]:
     schema = {"type": "object", "required": ["model"], "properties": FIELDS, "additionalProperties": False}
     body = {"required": True, "content": {"multipart/form-data": {"schema": schema}}}
     text = {"schema": {"type": "string"}}
-    shapes = ("text/plain", "application/x-subrip", "text/vtt", "text/event-stream")
-    content = {"application/json": {"schema": TRANSCRIPT}, **dict.fromkeys(shapes, text)}
+    shapes = ("text/plain", "application/x-subrip", "text/vtt")
+    content = {"application/json": {"schema": TRANSCRIPT}, **dict.fromkeys(shapes, text), **EVENTS}
     return _route(summary, "the transcript", content, tuple(REFUSALS), requestBody=body)
 
 

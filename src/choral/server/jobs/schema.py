@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from choral.jobs.record import State
 from choral.server.jobs.orders import HINTS
-from choral.server.openapi import ERROR, REFUSALS
+from choral.server.openapi import ERROR, EVENTS, REFUSALS
 from choral.types import Priority
 
 JOB = {
@@ -85,7 +85,7 @@ def remove() -> dict[str, Any]:
 
 def events() -> dict[str, Any]:
     route = _route("Follow a job: server-sent events", {"200": ("the events", {})}, ("400", "401", "404", "503"))
-    route["responses"]["200"]["content"] = {"text/event-stream": TEXT}
+    route["responses"]["200"]["content"] = EVENTS
     return route
 
 

@@ -1,0 +1,172 @@
+"""`choral bench serve`: a short run of the comparison and of the soak on real servers, what decides, wrong flags."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from choral.bench.serve import tree
+from choral.bench.serve.load import Level, Side, verdicts
+from choral.bench.serve.mix import Tally, text_of
+from choral.bench.serve.soak import Plan, Report, Sample
+
+MB = 10**6
+
+
+def bench(*arguments: object) -> tuple[int, dict[str, Any], str]:
+    command = [sys.executable, "-m", "choral", "bench", "serve", *map(str, arguments), "--quiet"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    lines = done.stdout.splitlines()
+    assert lines, done.stderr
+    return done.returncode, json.loads(lines[-1]), done.stdout
+
+
+@pytest.fixture
+def folder(speech_clips: list[Path], tmp_path: Path) -> Path:
+    for path in sorted(speech_clips, key=lambda path: path.stat().st_size)[:2]:
+        (tmp_path / path.name).symlink_to(path)
+    return tmp_path
+
+
+def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
+    code, report, shown = bench(
+        folder, "--model", tiny_en_pt, "--threads", 1, "--concurrency", "1,2", "--requests", 2, "--rounds", 1
+    )
+    assert code == 0, shown
+    for level, n_callers in zip(report["levels"], (1, 2), strict=True):
+        assert (level["callers"], level["requests"]) == (n_callers, 2 * n_callers)
+        for side in (level["server"], level["engine"]):
+            assert side["failures"] == []
+            assert 0 < side["p50_s"] <= side["p95_s"] <= side["p99_s"]
+            assert side["requests_per_s"] > 0
+            assert side["cpu_s"] > 0
+        assert level["different_texts"] == 0
+        assert level["share"] > 0
+        slowest_s = level["server"]["p99_s"] / 0.97  # at most: of four requests, p99 is 0.97 of the way to the last
+        assert 0 < level["first_text_p50_s"] <= level["first_text_p95_s"] <= slowest_s
+        assert 0 < level["live_p50_s"] <= level["live_p99_s"]
+        assert level["live_failures"] == 0
+    assert "all texts the same" in shown
+    assert "with 32 callers: not measured here" in shown
+    assert "every request answered: yes" in shown
+
+
+def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
+    _, fields, shown = bench(folder, "--model", tiny_en_pt, "--threads", 1, "--soak", "4s", "--clients", 4)
+    samples = fields["report"]["samples"]
+    assert len(samples) == 10
+    assert all(sample["memory_bytes"] > 50 * MB and sample["open_files"] > 5 for sample in samples)
+    end = fields["report"]["idle_after"]
+    assert end["temp_files"] == 0
+    assert end["tally"]["failures"] == []
+    assert end["tally"]["n_good"] > 10  # so many were the warming up
+    assert end["tally"]["n_bad_taken"] == end["tally"]["n_changed"] == 0
+    for line in ("no good request failed", "every bad one was refused as it should", "no temporary file left"):
+        assert f"{line}: yes" in shown
+
+
+def level(callers: int, share: float | None, live_p99_s: float, *failures: str) -> Level:
+    side = Side(1.0, 7.0, 1.0, 2.0, 3.0, 4.0, failures)
+    return Level(
+        callers=callers,
+        requests=64,
+        server=side,
+        callers_cpu_s=0.1,
+        first_text_p50_s=1.0,
+        first_text_p95_s=2.0,
+        live_p50_s=0.001,
+        live_p99_s=live_p99_s,
+        live_failures=0,
+        late_p99_s=0.001,
+        engine=None if share is None else side,
+        share=share,
+        different_texts=0,
+    )
+
+
+def test_what_a_load_decides() -> None:
+    def decided(*levels: Level) -> list[bool | None]:
+        return [holds for _, holds in verdicts(levels)]
+
+    assert decided(level(1, 0.5, 0.01), level(32, 0.9, 0.05)) == [True, True, True]
+    assert decided(level(1, 0.99, 0.01), level(32, 0.89, 0.051)) == [False, False, True]
+    assert decided(level(32, None, 0.01, "503: full")) == [None, True, False]
+
+
+def sample(at_s: float, megabytes: float = 1000, open_files: int = 80, temp_files: int = 0, **counts: Any) -> Sample:
+    return Sample(at_s, round(megabytes * MB), open_files, temp_files, Tally(**{"n_good": 1, **counts}))
+
+
+def verdicts_of(*samples: Sample, after: Sample | None = None) -> list[bool]:
+    report = Report(120.0, samples, sample(0), after or sample(600))
+    return [holds for _, holds in report.verdicts()]
+
+
+def test_what_a_soak_decides() -> None:
+    flat = [sample(60, 500), *[sample(120)] * 6, *[sample(300, 1049)] * 6, *[sample(600, 951)] * 6]
+    assert all(verdicts_of(*flat, sample(600, 1049)))
+    assert verdicts_of(*flat, *[sample(600, 1051)] * 6) == [False, True, True, True, True]
+    assert verdicts_of(*flat, *[sample(600, 949)] * 6) == [False, True, True, True, True]
+    assert all(verdicts_of(*flat, *[sample(600)] * 4, sample(600, 2000), sample(600, 2000)))  # for a moment only
+    assert verdicts_of(*flat, after=sample(600, failures=("no",))) == [True, False, True, True, True]
+    assert verdicts_of(*flat, after=sample(600, n_good=0)) == [True, False, True, True, True]
+    assert verdicts_of(*flat, after=sample(600, n_bad_taken=1)) == [True, True, False, True, True]
+    assert verdicts_of(*flat, after=sample(600, temp_files=1)) == [True, True, True, False, True]
+    assert verdicts_of(*flat, after=sample(600, open_files=89)) == [True, True, True, True, False]
+    growing = [sample(at_s, open_files=80 + at_s) for at_s in range(120, 600, 60)]
+    assert verdicts_of(*growing) == [True, True, True, True, False]
+
+
+def test_short_soaks_settle_sooner() -> None:
+    assert (Plan(600, 32).settle_s, Plan(600, 32).sample_s, Plan(600, 32).n_files) == (120, 10, 128)
+    assert (Plan(5, 32).settle_s, Plan(5, 32).sample_s, Plan(5, 32).n_files) == (1, 0.5, 10)
+
+
+def test_the_words_of_any_answer() -> None:
+    assert text_of('{"text": "One."}', {}) == "One."
+    assert text_of("One.\n", {"response_format": "text"}) == "One."
+    assert text_of("1\n00:00:00,000 --> 00:00:01,000\nOne.\n\n", {"response_format": "srt"}) == "One."
+    assert text_of("WEBVTT\n\n00:00.000 --> 00:01.000\nOne.\n\n", {"response_format": "vtt"}) == "One."
+    assert text_of("One.", {"stream": "true"}) == "One."
+
+
+def test_what_a_tree_of_processes_takes(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(0, flush=True); input()'])"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert len(tree.pids_of(process.pid)) == 2
+        assert 2 * MB < tree.memory_bytes(process.pid) < 200 * MB
+        assert tree.cpu_s(process.pid) > 0
+        assert tree.n_open_files(process.pid) >= 6
+        process.communicate(b"\n")
+    assert tree.memory_bytes(process.pid) == tree.n_open_files(process.pid) == 0
+    assert tree.n_files_below(os.getpid(), tmp_path) == 0
+    with tempfile.TemporaryFile(dir=tmp_path), tempfile.NamedTemporaryFile(dir=tmp_path):
+        assert tree.n_files_below(os.getpid(), tmp_path) == 2
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (["--concurrency", "1,none"], "numbers from 1 up"),
+        (["--concurrency", "0"], "numbers from 1 up"),
+        (["--soak", "soon"], "write 90s, 10m or 1h"),
+        (["--soak", "0"], "write 90s, 10m or 1h"),
+        (["--soak", "1m", "--url", "http://127.0.0.1:1"], "leave out --url"),
+        (["--url", "127.0.0.1:8000"], "must look like http://"),
+        (["--clients", "0"], "clients must be a whole number from 1 up"),
+    ],
+)
+def test_wrong_flags(flags: list[str], text: str) -> None:
+    command = [sys.executable, "-m", "choral", "bench", "serve", *flags]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert text in done.stderr

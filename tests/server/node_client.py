@@ -1,0 +1,43 @@
+"""The official client of OpenAI for Node, as tests use it: calls in, what each gave or threw out."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).with_suffix(".mjs")
+LIMIT_S = 300
+
+
+@dataclass(frozen=True)
+class Call:
+    method: str  # transcriptions, translations, models.list or models.retrieve
+    path: str | None = None  # the audio; without it a text is sent under the name
+    name: str = "notes.mp3"
+    model: str = "tiny"
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class Fields(dict[str, Any]):
+    """An object of the answers, read as the Python client's are."""
+
+    __getattr__ = dict.__getitem__
+
+
+def run(folder: Path, url: str, calls: list[Call], api_key: str = "none") -> list[Fields]:
+    """In order, each with `answer` or `error`; all by one process, several at once."""
+    order = {
+        "folder": str(folder),
+        "baseURL": f"{url}/v1",
+        "apiKey": api_key,
+        "calls": [asdict(call) for call in calls],
+    }
+    done = subprocess.run(
+        ["node", SCRIPT], input=json.dumps(order), capture_output=True, text=True, timeout=LIMIT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    outcomes: list[Fields] = json.loads(done.stdout, object_hook=Fields)
+    return outcomes

@@ -1,0 +1,80 @@
+"""What becomes of the files of a form: closed whatever happens to the request, also where it is cancelled twice."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import IO
+
+import pytest
+from starlette.requests import Request
+from starlette.types import Message
+
+from choral.server.forms import read_form
+from choral.server.problems import Problem
+from choral.server.settings import ServerSettings
+
+HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
+ON_DISK_BYTES = 3 * 2**20
+LIMIT_S = 5.0
+
+
+def request_of(*pieces: bytes) -> Request:
+    """A form that comes in these pieces; behind them the client goes away."""
+    messages: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
+    messages[-1]["more_body"] = not pieces[-1].endswith(b"--x--\r\n")
+    coming = iter([*messages, {"type": "http.disconnect"}])
+
+    async def receive() -> Message:
+        return next(coming)
+
+    headers = [(b"content-type", b"multipart/form-data; boundary=x")]
+    return Request({"type": "http", "method": "POST", "path": "/", "headers": headers}, receive)
+
+
+async def until_closed(file: IO[bytes]) -> None:
+    async with asyncio.timeout(LIMIT_S):
+        while not file.closed:
+            await asyncio.sleep(0.01)
+
+
+def test_files_are_closed_though_the_end_is_cancelled_too() -> None:
+    async def check() -> None:
+        files: list[IO[bytes]] = []
+
+        async def work() -> None:
+            async with read_form(request_of(HEAD, bytes(ON_DISK_BYTES), b"\r\n--x--\r\n"), ServerSettings()) as form:
+                files.append(form.files[0][1].file)
+                await asyncio.sleep(60)
+
+        task = asyncio.create_task(work())
+        while not files:
+            await asyncio.sleep(0.01)
+        assert not files[0].closed
+        while not task.done():
+            task.cancel()  # wherever it is, its end included
+            await asyncio.sleep(0)
+        await until_closed(files[0])
+
+    asyncio.run(check())
+
+
+def test_an_upload_that_is_cut_off_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    import tempfile
+
+    made: list[IO[bytes]] = []
+    really_make = tempfile.SpooledTemporaryFile
+
+    def make(*given: object, **named: object) -> object:
+        made.append(really_make(*given, **named))  # type: ignore[call-overload]
+        return made[-1]
+
+    monkeypatch.setattr("starlette.formparsers.SpooledTemporaryFile", make)
+
+    async def check() -> None:
+        with pytest.raises(Problem, match="cut off"):
+            async with read_form(request_of(HEAD, bytes(ON_DISK_BYTES)), ServerSettings()):
+                raise AssertionError("it has no end")
+        assert made
+        assert made[0].closed
+
+    asyncio.run(check())
