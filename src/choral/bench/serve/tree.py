@@ -30,7 +30,7 @@ def pids_of(pid: int) -> list[int]:
 
 
 def memory_bytes(pid: int) -> int:
-    """Of the whole tree, each page that several share counted once."""
+    """Of the whole tree, without pages of files: those of libraries are lent, and count by who else has them open."""
     return sum(_own_memory_bytes(one) for one in pids_of(pid))
 
 
@@ -66,7 +66,7 @@ def _open_files(pid: int) -> Iterator[str]:
 
 def _own_memory_bytes(pid: int) -> int:
     lines = _read(Path(f"/proc/{pid}/smaps_rollup")).splitlines()
-    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss_Anon:"))
 
 
 def _read(path: Path) -> str:
