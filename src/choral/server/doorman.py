@@ -1,6 +1,7 @@
 """Every request comes in and goes out through here: it gets an id, shows its key, is counted and logged.
 
-Keys are asked for before anything of the body is read, under `/v1` and for `/metrics`; health and the page are open.
+Keys are asked for before anything of the body is read, under `/v1` and for `/metrics`; health and the page are open. A
+WebSocket is a request that lasts; browsers cannot send headers with one, so its key may come as a subprotocol.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import time
 from contextlib import ExitStack
 from urllib.parse import quote
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from choral.server.keys import ApiKey, KeyRing
@@ -23,6 +24,11 @@ from choral.server.problems import Problem, answer, mistake
 log = logging.getLogger("choral.server")
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+KINDS = ("http", "websocket")
+WEBSOCKET = "WEBSOCKET"  # in the place of a method
+ANSWERS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+SWITCHED = 101
+KEY_PROTOCOL = "openai-insecure-api-key."
 LOCKED = ("/v1/", "/metrics")
 QUIET = ("/health/", "/metrics", "/v1/engine")  # asked every few seconds: not worth a line each
 
@@ -33,7 +39,7 @@ class Doorman:
         self._meters: dict[str, Meter] = {}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] not in KINDS:
             await self._app(scope, receive, send)
             return
         visit = _Visit(scope, send)
@@ -62,16 +68,19 @@ class Doorman:
     def _let_in(self, scope: Scope, stack: ExitStack) -> None:
         if not (self._keys.is_needed and scope["path"].startswith(LOCKED)):
             return
-        key = self._key(Request(scope))
+        key = self._key(HTTPConnection(scope))
         meter = self._meters.setdefault(key.name, Meter())
-        if scope["method"] == "POST":
+        if _method(scope) in ("POST", WEBSOCKET):
             stack.enter_context(meter.request(key))
         scope["state"]["key"] = key.name
         scope["state"]["charge"] = lambda duration_s: meter.charge(key, duration_s)
 
-    def _key(self, request: Request) -> ApiKey:
+    def _key(self, request: HTTPConnection) -> ApiKey:
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         if kind.lower() != "bearer" or not secret.strip():
+            offered = [name for name in request.scope.get("subprotocols", ()) if name.startswith(KEY_PROTOCOL)]
+            secret = offered[0].removeprefix(KEY_PROTOCOL) if offered else ""
+        if not secret.strip():
             raise Problem("an API key is needed: send it as `Authorization: Bearer KEY`", status=401, code="no_api_key")
         key = self._keys.find(secret.strip())
         if key is None:
@@ -82,24 +91,31 @@ class Doorman:
         route = getattr(scope.get("route"), "path", "none")
         spent_s = time.monotonic() - visit.started_s
         status = visit.status or 499  # no answer was begun: nobody was there any more
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = _method(scope)
         self._metrics.requests.labels(method, route, status).inc()
-        self._metrics.request_s.labels(route).observe(spent_s)
+        if status != SWITCHED:  # a session lasts as long as somebody speaks
+            self._metrics.request_s.labels(route).observe(spent_s)
         level = logging.DEBUG if scope["path"].startswith(QUIET) else logging.INFO
         text = f"{method} {quote(scope['path'])}: {status} in {spent_s:.3f} s"
         log.log(level, "%s", text, extra={"request": visit.id})
 
 
+def _method(scope: Scope) -> str:
+    if scope["type"] == "websocket":
+        return WEBSOCKET
+    return scope["method"] if scope["method"] in METHODS else "other"
+
+
 class _Visit:
     def __init__(self, scope: Scope, send: Send) -> None:
-        given = Request(scope).headers.get("x-request-id", "")
+        given = HTTPConnection(scope).headers.get("x-request-id", "")
         self.id = given if _ID.fullmatch(given) else secrets.token_hex(16)
         self.started_s, self.status = time.monotonic(), 0
         self._send = send
         scope.setdefault("state", {})["request_id"] = self.id
 
     async def send(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.status = message["status"]
+        if message["type"] in ANSWERS:
+            self.status = message.get("status", SWITCHED)
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
         await self._send(message)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from starlette.requests import Request
+from starlette.requests import HTTPConnection
 
 from choral.server.keys import ApiKey
 from choral.server.problems import Problem
@@ -70,8 +70,8 @@ class Meter:
             )
 
 
-def charge(request: Request, duration_s: float) -> None:
-    """The audio of this request goes on the account of its key, where it has one."""
+def charge(request: HTTPConnection, duration_s: float) -> None:
+    """The audio of this request, or live session, goes on the account of its key, where it has one."""
     charge_key: Callable[[float], None] | None = getattr(request.state, "charge", None)
     if charge_key is not None:
         charge_key(duration_s)
