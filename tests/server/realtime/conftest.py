@@ -11,7 +11,7 @@ from audio.media_files import Sound, read_clip
 from live_client import LiveClient, joined
 from live_server import LiveServer, running
 
-MESSAGE_BYTES, BUFFER_S, SESSIONS = 200_000, 40, 8
+MESSAGE_BYTES, BUFFER_S, SESSIONS = 200_000, 60, 8
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,7 @@ class LiveClient:
 def joined(url: str, query: str = "?intent=transcription", **settings: Any) -> Iterator[LiveClient]:
     """A session that has begun."""
     address = url.replace("http://", "ws://") + "/v1/realtime" + query
-    with connect(address, max_size=None, **settings) as connection:
+    with connect(address, max_size=None, max_queue=None, **settings) as connection:
         client = LiveClient(connection)
         assert client.receive()["type"].endswith("session.created")
         yield client
