@@ -12,6 +12,7 @@ import json
 from queue import SimpleQueue
 from typing import Any
 
+from starlette.types import Message
 from starlette.websockets import WebSocket
 
 from choral.jobs.tasks import end_tasks, in_thread
@@ -20,13 +21,13 @@ from choral.server.openai import model_names
 from choral.server.problems import Problem
 from choral.server.realtime import events
 from choral.server.realtime.config import Hints, SessionConfig
-from choral.server.realtime.messages import Close, Drain, Gone, Heard, Incoming, Outgoing, Refused, Text
+from choral.server.realtime.messages import Close, Finish, Gone, Heard, Incoming, Outgoing, Refused, Text
 from choral.server.realtime.session import Session, Surroundings
 from choral.server.service import Service
 
 MESSAGES_AHEAD = 8
 MOST_UNSENT = 4096  # events that wait for a client that does not read
-NORMAL, POLICY = 1000, 1008
+NORMAL, GOING_AWAY, POLICY = 1000, 1001, 1008
 CLOSING_S = 5.0
 
 
@@ -48,7 +49,7 @@ class Connection:
         self._session = Session(around, SessionConfig(Hints(model)), is_beta=is_beta)
 
     def drain(self) -> None:
-        self._inbox.put(Drain())
+        self._inbox.put(Finish(GOING_AWAY, "the server is being shut down"))
 
     async def run(self) -> None:
         """Until the client leaves, or is told to."""
@@ -81,14 +82,21 @@ class Connection:
     async def _read(self) -> None:
         while True:
             await self._ahead.acquire()
-            try:
-                message = await asyncio.wait_for(self._websocket.receive(), self._settings.realtime_idle_s)
-            except TimeoutError:
-                await self._end(f"nothing came for {self._settings.realtime_idle_s:g} s", "session_idle", NORMAL)
-                return
+            message = await self._next_message()
             if message["type"] == "websocket.disconnect":
                 return
             self._inbox.put(self._checked(message.get("text")))
+
+    async def _next_message(self) -> Message:
+        idle_s = self._settings.realtime_idle_s
+        receiving = asyncio.create_task(self._websocket.receive())
+        try:
+            await asyncio.wait([receiving], timeout=idle_s)
+            if not receiving.done():
+                self._inbox.put(Finish(NORMAL, f"nothing came for {idle_s:g} s"))
+            return await receiving
+        finally:
+            receiving.cancel()
 
     def _checked(self, text: str | None) -> Incoming:
         most = self._settings.realtime_message_bytes
@@ -122,10 +130,6 @@ class Connection:
                         return
                 case _:
                     await self._send(message)
-
-    async def _end(self, why: str, code: str, close_code: int) -> None:
-        await self._send(events.error(Problem(f"{why}: the session is over", code=code), None))
-        await self._websocket.close(close_code, why)
 
     async def _send(self, event: events.Event) -> None:
         await self._websocket.send_text(json.dumps(event, ensure_ascii=False))

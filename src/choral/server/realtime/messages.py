@@ -32,8 +32,11 @@ class Answered:
 
 
 @dataclass(frozen=True)
-class Drain:
-    """The server is being shut down: what was said is finished, and then it is over."""
+class Finish:
+    """What was said is finished, and then the session is over."""
+
+    close_code: int
+    why: str
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,7 @@ class Gone:
     """The client has left: nothing matters any more."""
 
 
-Incoming = Text | Refused | Answered | Drain | Gone
+Incoming = Text | Refused | Answered | Finish | Gone
 
 
 @dataclass(frozen=True)

@@ -23,14 +23,13 @@ from choral.server.realtime.desk import Desk, TurnEvents
 from choral.server.realtime.events import Event, new_id
 from choral.server.realtime.intake import Intake, SpeechStarted
 from choral.server.realtime.measures import LiveMeasures
-from choral.server.realtime.messages import Answered, Close, Drain, Heard, Incoming, Outgoing, Refused, Text
+from choral.server.realtime.messages import Answered, Close, Finish, Heard, Incoming, Outgoing, Refused, Text
 from choral.server.realtime.objects import JsonObject
 from choral.server.realtime.shapes import SessionReader, session_fields
 from choral.server.realtime.turn import Turn
 
 BUFFER = "input_audio_buffer"
 CHARGE_EVERY_S = 5.0
-GOING_AWAY = 1001
 MOST_ID_CHARACTERS = 512
 MS = 1000
 
@@ -56,7 +55,7 @@ class Session:
         told = TurnEvents(self._show, self._complete, self._fail)
         self._desk = Desk(around.transcriber, told, lambda future: around.post(Answered(future)))
         self._last_item: str | None = None
-        self._is_draining = False
+        self._ending: Finish | None = None
         self._uncharged_s = 0.0
         self._handlers: dict[str, Callable[[JsonObject], None]] = {
             "session.update": self._update,
@@ -77,8 +76,8 @@ class Session:
                 self._send(events.error(Problem(why, code=code), None))
             case Answered(future):
                 self._desk.take(future)
-            case Drain():
-                self._drain()
+            case Finish():
+                self._finish(message)
 
     def give_up(self) -> None:
         """From any thread: windows leave the engine before its next step."""
@@ -127,8 +126,8 @@ class Session:
     def _append(self, given: JsonObject) -> None:
         encoded = given.needed("audio")
         given.end()
-        if self._is_draining:
-            raise Problem("the server is being shut down: connect again in a while", code="server_shutting_down")
+        if self._ending is not None:
+            raise Problem(f"{self._ending.why}, and no more audio is taken: connect again", code="session_ending")
         try:
             data = base64.b64decode(encoded, validate=True)
         except ValueError as error:
@@ -182,15 +181,18 @@ class Session:
             self._desk.forget(turn)
         self._send(events.event(f"{BUFFER}.cleared"))
 
-    def _drain(self) -> None:
-        self._is_draining = True
+    def _finish(self, ending: Finish) -> None:
+        """A turn that is being spoken ends here; sound that nobody committed is not one."""
+        self._ending = ending
         if self._intake.turn is not None:
             self._commit_turn(self._intake.commit())
-        self._close_if_drained()
+        self._close_if_finished()
 
-    def _close_if_drained(self) -> None:
-        if self._is_draining and self._desk.is_idle:
-            self._around.send(Close(GOING_AWAY, "the server is being shut down"))
+    def _close_if_finished(self) -> None:
+        if self._ending is not None and self._desk.is_idle:
+            problem = Problem(f"{self._ending.why}: the session is over", code="session_over")
+            self._send(events.error(problem, None))
+            self._around.send(Close(self._ending.close_code, self._ending.why))
 
     def _show(self, turn: Turn, text: str) -> None:
         delta = turn.text.add_text(text)
@@ -203,11 +205,11 @@ class Session:
     def _complete(self, turn: Turn) -> None:
         self._around.measures.completed_s.observe(time.monotonic() - turn.ended_s)
         self._send(events.completed(turn.id, turn.text.text, turn.duration_s))
-        self._close_if_drained()
+        self._close_if_finished()
 
     def _fail(self, turn: Turn, error: ChoralError) -> None:
         self._send(events.failed(turn.id, problem_of(error)))
-        self._close_if_drained()
+        self._close_if_finished()
 
     def _charge(self) -> None:
         if self._uncharged_s:
