@@ -28,6 +28,7 @@ KINDS = ("http", "websocket")
 WEBSOCKET = "WEBSOCKET"  # in the place of a method
 ANSWERS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 SWITCHED = 101
+MISTAKE = 1011  # of WebSockets: what 500 is to HTTP
 KEY_PROTOCOL = "openai-insecure-api-key."
 LOCKED = ("/v1/", "/metrics")
 QUIET = ("/health/", "/metrics", "/v1/engine")  # asked every few seconds: not worth a line each
@@ -61,6 +62,9 @@ class Doorman:
             await self._app(scope, receive, visit.send)
         except Exception as error:  # a mistake of ours must not take the connection along
             response = mistake(error, visit.id)
+            if visit.status == SWITCHED:
+                await visit.send({"type": "websocket.close", "code": MISTAKE, "reason": "the server made a mistake"})
+                return
             if visit.status:
                 raise  # half an answer cannot be taken back: the connection ends
             await response(scope, receive, visit.send)
@@ -118,4 +122,6 @@ class _Visit:
         if message["type"] in ANSWERS:
             self.status = message.get("status", SWITCHED)
             message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.id.encode())]
+        elif message["type"] == "websocket.close" and not self.status:
+            self.status = 403  # what a server makes of it before a connection is taken
         await self._send(message)

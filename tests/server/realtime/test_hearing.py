@@ -15,6 +15,7 @@ from choral.api import Model
 from choral.longform.fallback import Steps
 from choral.server.realtime.buffer import AudioBuffer
 from choral.server.realtime.config import Hints
+from choral.server.realtime.desk import Desk, TurnEvents
 from choral.server.realtime.hearing import LONGEST_S, Hearing
 from choral.server.realtime.turn import Turn
 from live_client import RATE, silence, words
@@ -99,6 +100,16 @@ def test_what_was_shown_need_not_be_followed_by_more(model: Model, sentences: li
     after = " ".join(words(speaker.end()))
     assert before == after
     assert after.endswith("himself")
+
+
+def test_a_session_that_was_given_up_asks_for_nothing_more(model: Model, sentences: list[Sound]) -> None:
+    events = TurnEvents(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
+    desk = Desk(model.transcriber, events, lambda future: None)
+    model.transcriber.engine.give_up(desk.caller)  # the client has left, and the thread does not know yet
+    turn = Turn(Hints("tiny.en"), 0, AudioBuffer(sentences[1]))
+    turn.end()
+    desk.finish(turn)
+    assert desk.is_idle
 
 
 def test_a_prompt_is_heeded(model: Model, sentences: list[Sound]) -> None:

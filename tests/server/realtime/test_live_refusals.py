@@ -46,6 +46,7 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
     (update(format={"type": "audio/opus"}), f"{INPUT}.format.type", "invalid_value", "audio/pcm or audio/pcmu"),
     (update(format={"type": "audio/pcm", "rate": 44_100}), f"{INPUT}.format.rate", "invalid_value", "24000 or 16000"),
     (update(format={"type": "audio/pcmu", "rate": 8_000}), f"{INPUT}.format.rate", "unknown_parameter", "not known"),
+    (update(format={"type": "audio/pcm", "rate": 0}), f"{INPUT}.format.rate", "invalid_value", "24000 or 16000"),
     (update(transcription={"model": "gpt-4o"}), f"{INPUT}.transcription.model", "model_not_found", "whisper-1"),
     (update(transcription={"language": "fr"}), f"{INPUT}.transcription.language", "invalid_value", "only English"),
     (update(transcription={"language": "xx"}), f"{INPUT}.transcription.language", "invalid_value", "xx"),
@@ -64,6 +65,12 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
         f"{INPUT}.turn_detection.threshold",
         "invalid_value",
         "from 0 to 1",
+    ),
+    (
+        update(turn_detection={"type": "server_vad", "silence_duration_ms": 10**400}),
+        f"{INPUT}.turn_detection.silence_duration_ms",
+        "invalid_value",
+        "from 0 to 60000",
     ),
     (
         update(turn_detection={"type": "server_vad", "create_response": True}),
@@ -99,7 +106,13 @@ def test_bad_events_are_told_and_change_nothing(session: LiveClient, jfk_sound: 
         assert (error["param"], error["code"], error["event_id"]) == (param, code, f"mine_{number}"), error
         assert message in error["message"]
         assert error["type"] == "invalid_request_error"
-    for text, message in (("{", "the message is not JSON"), ("[]", "an event must be an object")):
+    for text, message in (
+        ("{", "the message is not JSON"),
+        ("[" * 100_000, "the message is not JSON"),
+        ("[]", "an event must be an object"),
+        ('{"event_id": {}}', "event_id must be a text"),
+        ('{"event_id": "\\ud800", "type": "x"}', "transcription sessions know"),
+    ):
         session.connection.send(text)
         assert message in session.error()["message"]
     session.connection.send(b"\x00\x01")

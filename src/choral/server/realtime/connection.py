@@ -57,16 +57,16 @@ class Connection:
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         try:
-            done, _ = await asyncio.wait([worker, reader, writer], return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
+            await asyncio.wait([worker, reader, writer], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._session.give_up()
             self._inbox.put(Gone())
             await end_tasks([reader, writer])
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(worker, CLOSING_S)
+            await asyncio.wait([worker], timeout=CLOSING_S)
             self._charge_rest()
+        for task in (worker, reader, writer):
+            if task.done() and not task.cancelled():
+                task.result()
 
     def _work(self) -> None:
         """The session's thread."""
@@ -132,7 +132,7 @@ class Connection:
                     await self._send(message)
 
     async def _send(self, event: events.Event) -> None:
-        await self._websocket.send_text(json.dumps(event, ensure_ascii=False))
+        await self._websocket.send_text(json.dumps(event))  # ASCII: what a client sent as half a letter is sent back
 
     def _charge_rest(self) -> None:
         """The last seconds; they were heard, whatever the limit says."""

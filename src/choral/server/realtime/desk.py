@@ -92,9 +92,7 @@ class Desk:
             self.look()
 
     def close(self) -> None:
-        self._over.clear()
-        self._spoken = None
-        self._stop()
+        self._forget_all()
         self._engine.give_up(self.caller)
 
     def _begin(self, turn: Turn, steps: Steps[None]) -> None:
@@ -109,8 +107,8 @@ class Desk:
             self._future = self._engine.submit(window, self.caller)
         except StopIteration:
             self._end(None)
-        except CancelledError:  # the engine gives this session up
-            self._stop()
+        except CancelledError:  # the client has left, and the engine takes nothing more
+            self._forget_all()
         except ChoralError as error:
             self._end(error)
         else:
@@ -126,6 +124,11 @@ class Desk:
             self._events.on_done(turn)
         else:
             self._events.on_failed(turn, error)
+
+    def _forget_all(self) -> None:
+        self._over.clear()
+        self._spoken = None
+        self._stop()
 
     def _stop(self) -> None:
         if self._future is not None:

@@ -5,7 +5,6 @@ Every refusal is a `Problem` whose `param` is the path of the field, as in `sess
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,8 +62,8 @@ class JsonObject:
     def number(self, name: str, default: float, most: float) -> float:
         """From 0 up."""
         value = self._fields.pop(name, default)
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        if not is_number or not 0 <= value <= most:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if not is_number or not 0 <= value <= most:  # which is not so of NaN either
             raise self.wrong(name, f"is {shown(value)}; it must be a number from 0 to {most:g}")
         return float(value)
 

@@ -84,7 +84,7 @@ def _format(given: JsonObject) -> AudioFormat:
     encoding = TYPES[given.choice("type", tuple(TYPES))]
     rate = G711_RATE
     if encoding == "pcm":
-        rate = given.take("rate") or PCM_RATES[0]
+        rate = given.take("rate") if "rate" in given else PCM_RATES[0]
         if rate not in PCM_RATES:
             raise given.wrong("rate", f"is {shown(rate)}; it must be {' or '.join(map(str, PCM_RATES))}")
     given.end()
