@@ -12,6 +12,8 @@ from typing import Any
 import av
 import numpy as np
 import numpy.typing as npt
+import pytest
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 RATE = 16_000
@@ -87,6 +89,22 @@ def joined(url: str, query: str = "?intent=transcription", **settings: Any) -> I
         client = LiveClient(connection)
         assert client.receive()["type"].endswith("session.created")
         yield client
+
+
+def refusal(url: str, query: str = "?intent=transcription", **settings: Any) -> tuple[int, Event]:
+    """How a server says no: the status, and the error."""
+    with pytest.raises(InvalidStatus) as raised, joined(url, query, **settings):
+        pass
+    response = raised.value.response
+    return response.status_code, json.loads(response.body)["error"]
+
+
+def closed(client: LiveClient) -> int:
+    """The code with which the server ends a session."""
+    with pytest.raises(ConnectionClosed) as ended:
+        client.receive()
+    assert ended.value.rcvd is not None
+    return ended.value.rcvd.code
 
 
 def spoken(sound: Sound, name: str) -> bytes:

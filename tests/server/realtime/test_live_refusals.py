@@ -5,16 +5,11 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import pytest
-from websockets.exceptions import ConnectionClosed, InvalidStatus
-
 from audio.media_files import Sound
-from live_client import FORMATS, LiveClient, joined, silence, words
-from live_server import LiveServer, running
+from live_client import FORMATS, LiveClient, closed, joined, refusal, silence, words
+from live_server import LiveServer
 
 BUFFER = "input_audio_buffer"
 PHRASE = "ask not what your country can do for you"
@@ -154,13 +149,6 @@ def test_far_too_large_a_message_ends_the_session(session: LiveClient) -> None:
     assert closed(session) == 1009
 
 
-def refusal(url: str, query: str = "?intent=transcription", **settings: Any) -> tuple[int, dict[str, Any]]:
-    with pytest.raises(InvalidStatus) as raised, joined(url, query, **settings):
-        pass
-    response = raised.value.response
-    return response.status_code, json.loads(response.body)["error"]
-
-
 def test_who_may_not_connect(live_server: LiveServer) -> None:
     url = live_server.url
     assert refusal(url, "")[1]["param"] == "intent"
@@ -189,45 +177,3 @@ def test_no_more_sessions_than_allowed(live_server: LiveServer) -> None:
     finally:
         for client in clients:
             client.__exit__(None, None, None)
-
-
-@pytest.fixture(scope="module")
-def guarded(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LiveServer, str]]:
-    """A server whose one key may have one session, and six seconds of audio."""
-    from choral.server.keys import ApiKey, hashed, new_secret, write_keys
-
-    secret, file = new_secret(), tmp_path_factory.mktemp("keys") / "keys.json"
-    key = ApiKey(name="ann", sha256=hashed(secret), audio_minutes_per_day=0.1, parallel_requests=1)
-    write_keys(file, [key])
-    with running("--model", tiny_en_pt, "--processes", 1, "--api-keys-file", file, "--realtime-idle-s", 2) as server:
-        yield server, secret
-
-
-def test_keys_and_their_limits(guarded: tuple[LiveServer, str]) -> None:
-    server, secret = guarded
-    assert refusal(server.url)[1]["code"] == "no_api_key"
-    assert refusal(server.url, subprotocols=["realtime", "openai-insecure-api-key.wrong"])[0] == 401
-    wrong = {"Authorization": "Bearer wrong"}
-    assert refusal(server.url, additional_headers=wrong)[1]["code"] == "invalid_api_key"
-
-    protocols = ["realtime", f"openai-insecure-api-key.{secret}", "openai-beta.realtime-v1"]
-    with joined(server.url, subprotocols=protocols) as client:
-        assert client.connection.subprotocol == "realtime"
-        assert client.kinds == ["transcription_session.created"]
-        assert refusal(server.url, subprotocols=protocols)[0] == 429  # one at a time
-        assert client.error()["message"] == "nothing came for 2 s: the session is over"
-        assert closed(client) == 1000
-
-    with joined(server.url, additional_headers={"Authorization": f"Bearer {secret}"}) as client:
-        client.say(bytes(2 * 24_000 * 10))  # ten seconds
-        error = client.error()
-        assert "may send 0.1 minutes of audio in 24 hours" in error["message"]
-        assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
-        assert closed(client) == 1008
-
-
-def closed(client: LiveClient) -> int:
-    with pytest.raises(ConnectionClosed) as ended:
-        client.receive()
-    assert ended.value.rcvd is not None
-    return ended.value.rcvd.code

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import httpx
 import numpy as np
 import openai
 import pytest
-from websockets.exceptions import ConnectionClosed
 
 from audio.media_files import Sound, encode
 from live_client import FORMATS, RATE, TRANSCRIPTION, LiveClient, joined, silence, spoken, words
-from live_server import LiveServer, running
+from live_server import LiveServer
 
 JFK = words("And so my fellow Americans ask not what your country can do for you ask what you can do for your country")
 ITEM = ["conversation.item.added", "conversation.item.done"]
@@ -209,18 +206,3 @@ def test_a_language_is_heard_where_none_is_told(live: LiveServer, jfk_sound: Sou
         client.configure(format=FORMATS["pcm16"], turn_detection=PATIENT)
         client.say(np.concatenate([jfk_sound, silence(2)]).tobytes())
         assert "ask not what your country can do for you" in " ".join(words(client.completed()))
-
-
-def test_sigterm_finishes_what_was_said(tiny_en_pt: Path, jfk_sound: Sound) -> None:
-    with running("--model", tiny_en_pt, "--processes", 1) as server, joined(server.url) as client:
-        client.configure(format=FORMATS["pcm16"], turn_detection=PATIENT)
-        client.say(jfk_sound.tobytes())
-        client.configure()  # all of it was heard when this is answered
-        server.process.send_signal(signal.SIGTERM)
-        assert words(client.completed()) == JFK
-        assert client.error()["code"] == "session_over"
-        with pytest.raises(ConnectionClosed) as ended:
-            client.receive()
-        assert ended.value.rcvd is not None
-        assert (ended.value.rcvd.code, ended.value.rcvd.reason) == (1001, "the server is being shut down")
-        assert server.process.wait(20) == 0

@@ -183,7 +183,7 @@ class Session:
 
     def _finish(self, ending: Finish) -> None:
         """A turn that is being spoken ends here; sound that nobody committed is not one."""
-        self._ending = ending
+        self._ending = self._ending or ending
         if self._intake.turn is not None:
             self._commit_turn(self._intake.commit())
         self._close_if_finished()
