@@ -18,7 +18,7 @@ from choral.errors import EngineError
 
 CHUNK_S = 0.1
 LEAD_S, PAUSE_S = 0.5, 1.2  # of silence before the first clip and behind each: long enough to end a turn
-LAST_TEXT_WITHIN_S = 120.0
+LAST_TEXT_WITHIN_S = 600.0
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 Int16 = npt.NDArray[np.int16]
@@ -82,10 +82,14 @@ async def speak(url: str, clips: Sequence[Int16], delay_s: float) -> Visit:
         await connection.send(json.dumps(_setup()))
         sending = asyncio.create_task(_send(connection, sound, visit))
         hearing = asyncio.create_task(_hear(connection, visit))
-        await asyncio.wait([sending, hearing], return_when=asyncio.FIRST_COMPLETED)
-        await sending
-        await _until_completed(visit, hearing)
-        hearing.cancel()
+        try:
+            await asyncio.wait([sending, hearing], return_when=asyncio.FIRST_COMPLETED)
+            await sending
+            await _until_completed(visit, hearing)
+        finally:
+            hearing.cancel()
+            sending.cancel()
+            await asyncio.gather(hearing, sending, return_exceptions=True)
     return visit
 
 

@@ -1,7 +1,8 @@
 """The turns of a session and the engine: one piece of work at a time is under way, so that overload sheds itself.
 
 Turns that are over come first, in their order; then, as soon as there is enough new sound, a hypothesis of the one
-that is being spoken. Answers come back through the session's own inbox.
+that is being spoken. Where the engine is busy, a session rests after each as long as it took: texts of turns that are
+over matter more, its own and those of others. Answers come back through the session's own inbox.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from choral.server.realtime.hearing import Hearing, OnText
 from choral.server.realtime.turn import Turn
 
 STEP_S = 0.4  # of new sound that a hypothesis is worth
+BUSY_S = 0.75  # an engine that takes longer for one has other things to do
+LONGEST_STEP_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,7 @@ class Desk:
         self._steps: Steps[None] | None = None
         self._future: Future[Any] | None = None
         self.asked_s = 0.0  # when the work under way began
+        self._step_s = STEP_S  # of new sound for the next hypothesis
 
     @property
     def is_idle(self) -> bool:
@@ -79,7 +83,7 @@ class Desk:
         while self._steps is None:
             if self._over:
                 self._begin(self._over[0], self._hearing.rest(self._over[0]))
-            elif self._spoken is not None and self._spoken.unheard_s >= STEP_S:
+            elif self._spoken is not None and self._spoken.unheard_s >= self._step_s:
                 self._begin(self._spoken, self._hearing.more(self._spoken))
             else:
                 return
@@ -115,7 +119,8 @@ class Desk:
             self._future.add_done_callback(self._post)
 
     def _end(self, error: ChoralError | None) -> None:
-        turn = self._turn
+        turn, took_s = self._turn, time.monotonic() - self.asked_s
+        self._step_s = STEP_S if took_s < BUSY_S else min(2 * took_s, LONGEST_STEP_S)
         self._stop()
         if turn is None or not turn.is_over:
             return  # a hypothesis that failed is no loss: the next one is as good
