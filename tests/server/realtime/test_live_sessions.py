@@ -169,7 +169,7 @@ async def speak_with_openais_client(url: str, jfk_sound: Sound) -> None:
     heard: list[str] = []
     async with (
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
-        client.realtime.connect(extra_query={"intent": "transcription"}) as connection,
+        client.realtime.connect(model="whisper-1", extra_query={"intent": "transcription"}) as connection,
     ):
         transcription = {"model": "whisper-1", "language": "en"}
         audio = {"input": {"format": FORMATS["pcm24"], "transcription": transcription, "turn_detection": PATIENT}}

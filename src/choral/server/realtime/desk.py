@@ -21,6 +21,7 @@ from choral.longform.transcriber import Transcriber
 from choral.server.realtime.hearing import Hearing, OnText
 from choral.server.realtime.turn import Turn
 
+FIRST_S = 0.8  # of a turn, before its first hypothesis: less is hardly a word
 STEP_S = 0.4  # of new sound that a hypothesis is worth
 BUSY_S = 0.75  # an engine that takes longer for one has other things to do
 LONGEST_STEP_S = 5.0
@@ -83,10 +84,13 @@ class Desk:
         while self._steps is None:
             if self._over:
                 self._begin(self._over[0], self._hearing.rest(self._over[0]))
-            elif self._spoken is not None and self._spoken.unheard_s >= self._step_s:
+            elif self._spoken is not None and self._is_due(self._spoken):
                 self._begin(self._spoken, self._hearing.more(self._spoken))
             else:
                 return
+
+    def _is_due(self, turn: Turn) -> bool:
+        return turn.duration_s >= FIRST_S and turn.unheard_s >= self._step_s
 
     def take(self, future: Future[Any]) -> None:
         """The result of a window; one of work that was stopped is late, and nobody's."""
