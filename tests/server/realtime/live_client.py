@@ -51,8 +51,8 @@ class LiveClient:
     def commit(self) -> None:
         self.send("input_audio_buffer.commit")
 
-    def receive(self) -> Event:
-        event: Event = json.loads(self.connection.recv(PATIENCE_S))
+    def receive(self, patience_s: float = PATIENCE_S) -> Event:
+        event: Event = json.loads(self.connection.recv(patience_s))
         self.events.append(event)
         return event
 

@@ -23,8 +23,8 @@ from choral.server.realtime.turn import Turn
 
 FIRST_S = 0.8  # of a turn, before its first hypothesis: less is hardly a word
 STEP_S = 0.4  # of new sound that a hypothesis is worth
-BUSY_S = 0.75  # an engine that takes longer for one has other things to do
-LONGEST_STEP_S = 5.0
+BUSY_S = 2.5  # an engine that takes longer for one has other things to do
+LONGEST_REST_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ class Desk:
 
     def _end(self, error: ChoralError | None) -> None:
         turn, took_s = self._turn, time.monotonic() - self.asked_s
-        self._step_s = STEP_S if took_s < BUSY_S else min(2 * took_s, LONGEST_STEP_S)
+        self._step_s = STEP_S if took_s < BUSY_S else took_s + min(took_s, LONGEST_REST_S)
         self._stop()
         if turn is None or not turn.is_over:
             return  # a hypothesis that failed is no loss: the next one is as good
