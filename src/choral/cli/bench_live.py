@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 Stream speech in real time over WebSockets to a server that is started here, in one session and in many at
 once: how long after it was said a word is there, how long after a turn its whole text, how right it is
-beside the same clips sent as files, and what a file of 5 s takes alone and beside the sessions.
+beside the same clips sent as files, and what a file of 5 s takes alone and beside the most sessions.
 
 FOLDER has speech with its texts, as `choral bench wer` reads it; without one, five sentences are fetched.
 """
@@ -92,8 +92,8 @@ def shown(report: LiveReport) -> str:
     return head + aligned(rows, numbers=range(1, 6)) + "\n"
 
 
-def seconds(spread: Spread) -> str:
-    return f"{spread.median_s:.2f} / {spread.p95_s:.2f} s"
+def seconds(spread: Spread | None) -> str:
+    return "" if spread is None else f"{spread.median_s:.2f} / {spread.p95_s:.2f} s"
 
 
 def percent(score: Score) -> str:

@@ -95,7 +95,7 @@ def test_a_turn_that_is_far_ahead_is_caught_up_with(model: Model, long_sound: So
 
 def test_what_was_shown_need_not_be_followed_by_more(model: Model, sentences: list[Sound]) -> None:
     speaker = Speaker(model)
-    speaker.say(np.concatenate([sentences[4], silence(2)]), 1.0)
+    speaker.say(np.concatenate([sentences[4], silence(2)]), 1.5)
     before = " ".join(words("".join(speaker.texts)))
     after = " ".join(words(speaker.end()))
     assert before == after

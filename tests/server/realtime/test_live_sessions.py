@@ -31,8 +31,8 @@ def plain_text(server: LiveServer, sound: Sound) -> str:
     return str(answer.json()["text"])
 
 
-@pytest.mark.parametrize("name", list(FORMATS))
-def test_every_format_is_heard(session: LiveClient, jfk_sound: Sound, name: str) -> None:
+@pytest.mark.parametrize("name", ["pcm16", "pcmu"])  # those of 24 kHz and of A-law are heard below
+def test_formats_are_heard(session: LiveClient, jfk_sound: Sound, name: str) -> None:
     session.configure(format=FORMATS[name], turn_detection=None)
     session.say(spoken(jfk_sound, name))
     session.commit()
@@ -154,7 +154,7 @@ def test_a_client_that_goes_away_frees_its_windows(live_server: LiveServer, sent
         assert live_server.metric("choral_realtime_sessions_open") == 1
         client.say(np.concatenate([*sentences, *sentences]).tobytes())
         client.commit()
-        client.until(f"{BUFFER}.committed")
+        client.until(f"{TRANSCRIPTION}.delta")  # the first window is done, the second under way
     wait_for(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
     wait_for(lambda: live_server.metric("choral_engine_windows_failed_total") == before + 1)
     assert live_server.metric("choral_engine_windows_waiting") == 0

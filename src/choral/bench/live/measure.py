@@ -2,12 +2,13 @@
 
 Every clip is first sent as a file: its word times say when each word ended, its text is what live text is compared
 with. Then sessions stream clips in real time, with noise of their own that nobody hears; one more caller sends files
-of 5 s one after another, alone and beside them.
+of 5 s one after another, alone and beside the most sessions.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -52,7 +53,7 @@ class LiveLoad:
     completed: Spread  # whole texts behind the end of turns
     is_faithful: bool  # all pieces joined are the whole texts
     live: Score
-    files: Spread  # requests of 5 s beside the sessions
+    files: Spread | None  # requests of 5 s beside the sessions; None: none were sent
 
 
 @dataclass(frozen=True)
@@ -79,15 +80,18 @@ def measure(server: LiveServer, sounds: Sequence[Sound], plan: Plan, tell: Calla
     tell(f"a file of {FILE_S:g} s alone: {np.median(alone):.2f} s")
     loads = []
     for n_sessions in plan.sessions:
-        loads.append(_load(server, known, n_sessions, plan, files))
+        beside = files if n_sessions == max(plan.sessions) else None
+        loads.append(_load(server, known, n_sessions, plan, beside))
         tell(f"{n_sessions} sessions: text {loads[-1].text.median_s:.2f} s behind speech")
     scores = [_score(one.sound, one.text) for one in known]
     return LiveReport(tuple(loads), Spread.of(alone), sum(scores[1:], scores[0]))
 
 
-def _load(server: LiveServer, known: Sequence[Known], n_sessions: int, plan: Plan, files: FileSender) -> LiveLoad:
+def _load(
+    server: LiveServer, known: Sequence[Known], n_sessions: int, plan: Plan, files: FileSender | None
+) -> LiveLoad:
     shares = [_share(known, number, plan.seconds) for number in range(n_sessions)]
-    with files:
+    with files or contextlib.nullcontext():
         visits = asyncio.run(_visits(server.url, shares))
     pairs = list(zip(shares, visits, strict=True))
     delays = [delay for share, visit in pairs for delay in delays_s(_said(share, visit), shown_words(visit.shown))]
@@ -104,7 +108,7 @@ def _load(server: LiveServer, known: Sequence[Known], n_sessions: int, plan: Pla
         completed=Spread.of(ends),
         is_faithful=all(visit.is_faithful for visit in visits),
         live=sum(scores[1:], scores[0]),
-        files=Spread.of(files.seconds),
+        files=Spread.of(files.seconds) if files is not None else None,
     )
 
 
