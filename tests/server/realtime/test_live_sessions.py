@@ -147,17 +147,25 @@ def test_sessions_do_not_mix(live_server: LiveServer, jfk_sound: Sound, sentence
 
 
 def test_a_client_that_goes_away_frees_its_windows(live_server: LiveServer, sentences: list[Sound]) -> None:
+    """Of two windows that its audio takes, at most the first is done."""
+
+    def n_done() -> float:
+        return live_server.metric("choral_engine_windows_total") - live_server.metric(
+            "choral_engine_windows_failed_total"
+        )
+
     wait_for(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
-    before = live_server.metric("choral_engine_windows_failed_total")
+    before = n_done()
     with joined(live_server.url) as client:
         client.configure(format=FORMATS["pcm16"], turn_detection=None)
         assert live_server.metric("choral_realtime_sessions_open") == 1
         client.say(np.concatenate([*sentences, *sentences]).tobytes())
         client.commit()
-        client.until(f"{TRANSCRIPTION}.delta")  # the first window is done, the second under way
+        client.until(f"{BUFFER}.committed")
     wait_for(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
-    wait_for(lambda: live_server.metric("choral_engine_windows_failed_total") == before + 1)
     assert live_server.metric("choral_engine_windows_waiting") == 0
+    time.sleep(1.0)  # longer than a window takes
+    assert n_done() <= before + 1
 
 
 def wait_for(is_so: Callable[[], bool]) -> None:
