@@ -88,6 +88,11 @@ class Model:
         return self._transcriber.tokenizer.is_multilingual
 
     @property
+    def transcriber(self) -> Transcriber:
+        """For servers that lay out windows themselves, of sound that is just being spoken."""
+        return self._transcriber
+
+    @property
     def n_slots(self) -> int:
         return self._engine.capacity.n_slots
 

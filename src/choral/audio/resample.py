@@ -2,7 +2,8 @@
 `ffmpeg -ac 1 -ar 16000 -acodec pcm_s16le`.
 
 Frames are gathered before they are converted, which is twice as fast as one by one. When rate, layout or
-format change midway, what came before is finished and a new resampler takes over.
+format change midway, what came before is finished and a new resampler takes over. `LiveResampler` waits for nothing:
+it is for sound that is just being spoken.
 """
 
 from __future__ import annotations
@@ -64,6 +65,34 @@ class Resampler:
             return
         frame.pts = None
         yield from _arrays(self._resampler.resample(_channel_mean(frame) if self._mixes_channels else frame))
+
+
+class LiveResampler:
+    """Mono int16 samples of one rate, in pieces of any size. How they are cut does not change what comes out."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._resampler = _new_resampler()
+
+    def push(self, samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+        """What is certain by now; the last millisecond waits for what follows it."""
+        if self._rate == SAMPLE_RATE or not samples.size:
+            return samples
+        frame = AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="s16", layout="mono")
+        frame.sample_rate = self._rate
+        return _joined(self._resampler.resample(frame))
+
+    def flush(self) -> npt.NDArray[np.int16]:
+        """The rest; what is pushed next starts anew."""
+        if self._rate == SAMPLE_RATE:
+            return np.zeros(0, np.int16)
+        rest = _joined(self._resampler.resample(None))
+        self._resampler = _new_resampler()
+        return rest
+
+
+def _joined(frames: list[AudioFrame]) -> npt.NDArray[np.int16]:
+    return np.concatenate([np.zeros(0, np.int16), *_arrays(frames)])
 
 
 def _new_resampler() -> AudioResampler:

@@ -59,16 +59,25 @@ def find_speech(recording: Recording, *, threshold: float, min_silence_s: float,
 
 def speech_probabilities(recording: Recording) -> Float32:
     """How likely there is speech, for each 32 ms; the last frame is filled up with zeros."""
-    session = _session()
-    state = [np.zeros(STATE_SHAPE, np.float32), np.zeros(STATE_SHAPE, np.float32)]
-    probabilities = [np.zeros(0, np.float32)]
-    context = np.zeros(CONTEXT_SAMPLES, np.float32)
-    for samples in recording.pieces(PIECE_FRAMES * FRAME_SAMPLES):
-        frames = _frames(context, samples)
-        heard, *state = session.run(None, {"input": frames, "h": state[0], "c": state[1]})
-        probabilities.append(heard)
-        context = frames[-1, -CONTEXT_SAMPLES:]
-    return np.concatenate(probabilities)
+    detector = VoiceDetector()
+    heard = [detector.hear(samples) for samples in recording.pieces(PIECE_FRAMES * FRAME_SAMPLES)]
+    return np.concatenate([np.zeros(0, np.float32), *heard])
+
+
+class VoiceDetector:
+    """Hears sound piece by piece, and remembers: what it says of all pieces is what it would say of the whole."""
+
+    def __init__(self) -> None:
+        self._state = [np.zeros(STATE_SHAPE, np.float32), np.zeros(STATE_SHAPE, np.float32)]
+        self._context = np.zeros(CONTEXT_SAMPLES, np.float32)
+
+    def hear(self, samples: Float32) -> Float32:
+        """How likely there is speech, for each 512 samples. Only the last piece may end within a frame."""
+        frames = _frames(self._context, samples)
+        heard, *self._state = _session().run(None, {"input": frames, "h": self._state[0], "c": self._state[1]})
+        self._context = frames[-1, -CONTEXT_SAMPLES:]
+        probabilities: Float32 = heard
+        return probabilities
 
 
 def speech_spans(
@@ -81,7 +90,7 @@ def speech_spans(
     pad_s: float = PAD_S,
 ) -> list[Span]:
     """Spans that start at `threshold` and end where it stays quiet for `min_silence_s`, padded, in order."""
-    end_threshold = max(threshold - HYSTERESIS, LOWEST_END_THRESHOLD)
+    end_threshold = end_threshold_of(threshold)
     min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
     min_speech_samples = min_speech_s * SAMPLE_RATE
     spans = (
@@ -96,19 +105,41 @@ def _runs(
     probabilities: Float32, threshold: float, end_threshold: float, min_silence_frames: float
 ) -> Iterator[tuple[int, int]]:
     """First frame and the frame behind the last of each stretch of speech."""
-    first: int | None = None  # where the speech began, while there is some
-    quiet_from: int | None = None  # where it may have ended
-    for frame, probability in enumerate(probabilities.tolist()):
-        if probability >= threshold:
-            first = frame if first is None else first
-            quiet_from = None
-        elif first is not None and probability < end_threshold:
-            quiet_from = frame if quiet_from is None else quiet_from
-            if frame - quiet_from >= min_silence_frames:
-                yield first, quiet_from
-                first = quiet_from = None
-    if first is not None:
-        yield first, len(probabilities)
+    tracker = RunTracker(threshold, end_threshold, min_silence_frames)
+    for probability in probabilities.tolist():
+        if (run := tracker.step(probability)) is not None:
+            yield run
+    if tracker.first is not None:
+        yield tracker.first, len(probabilities)
+
+
+class RunTracker:
+    """Stretches of speech, told from one frame after another."""
+
+    def __init__(self, threshold: float, end_threshold: float, min_silence_frames: float) -> None:
+        self._threshold, self._end_threshold = threshold, end_threshold
+        self._min_silence_frames = min_silence_frames
+        self.n_frames = 0
+        self.first: int | None = None  # where the speech began, while there is some
+        self.quiet_from: int | None = None  # where it may have ended
+
+    def step(self, probability: float) -> tuple[int, int] | None:
+        """The stretch whose end is certain with this frame: its first frame and the one behind its last."""
+        frame, self.n_frames = self.n_frames, self.n_frames + 1
+        if probability >= self._threshold:
+            self.first = frame if self.first is None else self.first
+            self.quiet_from = None
+        elif self.first is not None and probability < self._end_threshold:
+            self.quiet_from = frame if self.quiet_from is None else self.quiet_from
+            if frame - self.quiet_from >= self._min_silence_frames:
+                run = self.first, self.quiet_from
+                self.first = self.quiet_from = None
+                return run
+        return None
+
+
+def end_threshold_of(threshold: float) -> float:
+    return max(threshold - HYSTERESIS, LOWEST_END_THRESHOLD)
 
 
 def _padded(spans: list[Span], pad: int, n_samples: int) -> list[Span]:

@@ -8,7 +8,16 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli import bench_engine, bench_gpu, bench_jobs, bench_prep, bench_serve, bench_speed, bench_strategies
+from choral.cli import (
+    bench_engine,
+    bench_gpu,
+    bench_jobs,
+    bench_live,
+    bench_prep,
+    bench_serve,
+    bench_speed,
+    bench_strategies,
+)
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
 from choral.cli.loading import add_machine_flags, load_model
 from choral.cli.outputs import write_stdout
@@ -43,6 +52,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
     bench_engine.add_engine(actions)
     bench_engine.add_fairness(actions)
     bench_gpu.add_gpu(actions)
+    bench_live.add_live(actions)
     bench_jobs.add_chaos(actions)
     bench_jobs.add_worker_memory(actions)
     bench_serve.add_serve(actions)

@@ -47,6 +47,7 @@ FLAGS = {
         "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "at_once", "queue_limit",
         "drain_s",
     ),
+    "live audio": ("realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s"),
 }  # fmt: skip
 JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
 PREP_FLAGS = (
@@ -72,6 +73,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="keys that `choral keys` made")
     add_machine_flags(parser.add_argument_group("model and machine"))
     add_flags(parser.add_argument_group("limits"), ServerSettings, FLAGS["limits"])
+    add_flags(parser.add_argument_group("live audio"), ServerSettings, FLAGS["live audio"])
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
     watching = parser.add_argument_group("watching")

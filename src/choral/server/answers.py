@@ -29,7 +29,10 @@ class TextSoFar:
 
     def add(self, segment: Segment) -> str:
         """What this segment adds; nothing if it is blank."""
-        grown = (self._space + segment.text) if self.text else segment.text.lstrip()
+        return self.add_text(segment.text)
+
+    def add_text(self, text: str) -> str:
+        grown = (self._space + text) if self.text else text.lstrip()
         delta = grown.rstrip()
         self._space = grown[len(delta) :]
         self.text += delta

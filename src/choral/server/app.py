@@ -13,6 +13,7 @@ from choral.errors import MissingDependency
 try:
     import python_multipart  # noqa: F401  forms are read with it
     import uvicorn  # noqa: F401
+    import websockets  # noqa: F401  live audio comes over it
     from fastapi import APIRouter, FastAPI
     from fastapi.middleware.cors import CORSMiddleware
 except ImportError as missing:
@@ -26,11 +27,17 @@ from choral.server.keys import KeyRing
 from choral.server.limits import Meters
 from choral.server.page import routes as page_routes
 from choral.server.problems import add_error_handlers
+from choral.server.realtime import routes as realtime_routes
 from choral.server.service import Service
 from choral.server.traces import Tracing
 
 MakeRouter = Callable[[Service], APIRouter]
-ROUTERS: tuple[MakeRouter, ...] = (openai.make_router, health.make_router, page_routes.make_router)
+ROUTERS: tuple[MakeRouter, ...] = (
+    openai.make_router,
+    realtime_routes.make_router,
+    health.make_router,
+    page_routes.make_router,
+)
 HEADERS_SHOWN = ("x-request-id", "retry-after")
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import time
 from types import FrameType
 from typing import Any
 
@@ -17,10 +18,12 @@ from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from choral.errors import UsageError
+from choral.jobs.tasks import end_tasks
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
 CONNECTIONS_WAITING = 2048
+FORCE_EXIT_LOOK_S = 0.1  # uvicorn's own way to hear of a second signal
 
 
 class PatientForBodies(H11Protocol):
@@ -63,18 +66,20 @@ class Listener(uvicorn.Server):
     def __init__(self, app: FastAPI, service: Service) -> None:
         stall_s = service.settings.upload_stall_s
         protocol = type("Protocol", (PatientForBodies,), {"headers_s": stall_s})  # uvicorn makes each by itself
-        drain_s = max(1, round(service.settings.drain_s))
+        self._drain_s = service.settings.drain_s
         super().__init__(
             uvicorn.Config(
                 app,
                 http=protocol,
-                ws="none",
+                ws="websockets-sansio",
+                ws_max_size=2 * service.settings.realtime_message_bytes,  # up to there, a session itself says no
+                ws_per_message_deflate=False,  # sound hardly shrinks, and the event loop would have to pack it
                 lifespan="on",
                 log_config=None,
                 access_log=False,
                 server_header=False,
                 backlog=CONNECTIONS_WAITING,
-                timeout_graceful_shutdown=drain_s,
+                timeout_graceful_shutdown=max(1, round(self._drain_s)),
             )
         )
         self._service = service
@@ -83,6 +88,17 @@ class Listener(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self._service.requests.is_closing = self._service.uploads.is_closing = True
+        self._service.live.room.is_closing = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Live sessions finish what was said before uvicorn, which would cut them off, ends all connections."""
+        started_s = time.monotonic()
+        draining = asyncio.create_task(self._service.live.drain())
+        while not (draining.done() or self.force_exit or time.monotonic() - started_s > self._drain_s):
+            await asyncio.wait([draining], timeout=FORCE_EXIT_LOOK_S)
+        await end_tasks([draining])
+        self.config.timeout_graceful_shutdown = max(1, round(self._drain_s - (time.monotonic() - started_s)))
+        await super().shutdown(sockets)
 
 
 def bind(host: str, port: int) -> socket.socket:

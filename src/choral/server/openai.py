@@ -40,17 +40,17 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/v1/models", **openapi.models("The models of this server"))
     async def models() -> dict[str, object]:
-        return {"object": "list", "data": [_model_fields(name, started) for name in _names(service)]}
+        return {"object": "list", "data": [_model_fields(name, started) for name in model_names(service)]}
 
     @router.get("/v1/models/{model:path}", **openapi.model("One of them"))
     async def model(model: str) -> dict[str, object]:
-        _require_model(service, model)
+        require_model(service, model)
         return _model_fields(model, started)
 
     return router
 
 
-def _names(service: Service) -> tuple[str, str]:
+def model_names(service: Service) -> tuple[str, str]:
     return service.model_id, ALIAS
 
 
@@ -58,10 +58,10 @@ def _model_fields(name: str, started: int) -> dict[str, object]:
     return {"id": name, "object": "model", "created": started, "owned_by": "choral"}
 
 
-def _require_model(service: Service, name: str) -> None:
-    if name not in _names(service):
+def require_model(service: Service, name: str) -> None:
+    if name not in model_names(service):
         raise Problem(
-            f"there is no model {name[:100]!r} here: {' and '.join(_names(service))} are names of the one that is",
+            f"there is no model {name[:100]!r} here: {' and '.join(model_names(service))} are names of the one that is",
             status=404,
             param="model",
             code="model_not_found",
@@ -115,7 +115,7 @@ async def _transcript(
 
 
 def _require_fitting(service: Service, speech: SpeechRequest) -> None:
-    _require_model(service, speech.model)
+    require_model(service, speech.model)
     if service.model.is_multilingual:
         return
     if speech.options.task == "translate":

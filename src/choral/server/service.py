@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING
 from choral.audio.stoppable import stop_with
 from choral.jobs.tasks import in_thread
 from choral.server.metrics import Metrics
+from choral.server.realtime.measures import LiveMeasures
+from choral.server.realtime.sessions import LiveSessions
 from choral.server.room import Room
 from choral.server.settings import ServerSettings
 from choral.server.traces import part, tell
@@ -44,17 +46,20 @@ class Service:
     requests: Room
     uploads: Room
     metrics: Metrics
+    live: LiveSessions
     engine_room: asyncio.Semaphore
 
     @classmethod
     def of(cls, model: Model, prep: PrepPool, settings: ServerSettings) -> Service:
+        metrics = Metrics(model, prep)
         return cls(
             model,
             prep,
             settings,
             requests=Room(settings.queue_limit, "requests"),
             uploads=Room(settings.uploads, "uploads"),
-            metrics=Metrics(model, prep),
+            metrics=metrics,
+            live=LiveSessions(settings.realtime_sessions, LiveMeasures.of(metrics.registry)),
             engine_room=asyncio.Semaphore(settings.at_once or model.requests_at_once),
         )
 

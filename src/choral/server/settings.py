@@ -26,6 +26,10 @@ class ServerSettings:
     upload_timeout_s: float = option(600.0, "longest that a whole upload may take", metavar="SECONDS")
     at_once: int = option(0, "requests in the engine at once; 0: what suits the device")
     queue_limit: int = option(256, "requests that may be under way or wait; more are refused before they are read")
+    realtime_sessions: int = option(64, "live sessions at once; more are refused")
+    realtime_message_bytes: int = option(4 * MIB, "largest message of a live session", metavar="BYTES")
+    realtime_buffer_s: float = option(300.0, "most live audio of a session that may wait", metavar="SECONDS")
+    realtime_idle_s: float = option(600.0, "a live session ends when nothing came for so long", metavar="SECONDS")
     drain_s: float = option(30.0, "after SIGTERM, time to finish what is under way", metavar="SECONDS")
 
     def __post_init__(self) -> None:
@@ -38,6 +42,10 @@ class ServerSettings:
         _require("upload_timeout_s", self.upload_timeout_s, 0.1, DAY_S)
         _require("at_once", self.at_once, 0, 4096)
         _require("queue_limit", self.queue_limit, 1, 10**6)
+        _require("realtime_sessions", self.realtime_sessions, 1, 65_536)
+        _require("realtime_message_bytes", self.realtime_message_bytes, 1024, 2**30)
+        _require("realtime_buffer_s", self.realtime_buffer_s, 1, HOUR_S)
+        _require("realtime_idle_s", self.realtime_idle_s, 0.1, DAY_S)
         _require("drain_s", self.drain_s, 0, DAY_S)
         for origin in self.cors_origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):

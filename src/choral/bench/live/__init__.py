@@ -1,0 +1,1 @@
+"""How far text lags behind speech in live sessions."""

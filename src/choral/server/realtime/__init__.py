@@ -1,0 +1,1 @@
+"""Live audio over WebSockets, with the events of OpenAI's Realtime transcription."""

@@ -1,0 +1,146 @@
+"""A WebSocket and its session: messages are carried to the session's thread, and what it has to say back.
+
+Nothing else happens in the event loop; messages are parsed, sound is resampled and heard on the thread. It takes a few
+messages ahead and no more, so that a client cannot fill the memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from queue import SimpleQueue
+from typing import Any
+
+from starlette.types import Message
+from starlette.websockets import WebSocket
+
+from choral.jobs.tasks import end_tasks, in_thread
+from choral.server.limits import charge
+from choral.server.openai import model_names
+from choral.server.problems import Problem
+from choral.server.realtime import events
+from choral.server.realtime.config import Hints, SessionConfig
+from choral.server.realtime.messages import Close, Finish, Gone, Heard, Incoming, Outgoing, Refused, Text
+from choral.server.realtime.session import Session, Surroundings
+from choral.server.service import Service
+
+MESSAGES_AHEAD = 8
+MOST_UNSENT = 4096  # events that wait for a client that does not read
+NORMAL, GOING_AWAY, POLICY = 1000, 1001, 1008
+CLOSING_S = 5.0
+
+
+class Connection:
+    def __init__(self, websocket: WebSocket, service: Service, model: str, *, is_beta: bool) -> None:
+        self._websocket, self._settings = websocket, service.settings
+        self._loop = asyncio.get_running_loop()
+        self._inbox: SimpleQueue[Incoming] = SimpleQueue()
+        self._outbox: asyncio.Queue[Outgoing] = asyncio.Queue()
+        self._ahead = asyncio.Semaphore(MESSAGES_AHEAD)
+        around = Surroundings(
+            transcriber=service.model.transcriber,
+            models=model_names(service),
+            buffer_s=service.settings.realtime_buffer_s,
+            measures=service.live.measures,
+            post=self._inbox.put,
+            send=lambda message: self._in_loop(self._outbox.put_nowait, message),
+        )
+        self._session = Session(around, SessionConfig(Hints(model)), is_beta=is_beta)
+
+    def drain(self) -> None:
+        self._inbox.put(Finish(GOING_AWAY, "the server is being shut down"))
+
+    async def run(self) -> None:
+        """Until the client leaves, or is told to."""
+        worker = asyncio.create_task(in_thread(self._work, "live"))
+        reader = asyncio.create_task(self._read())
+        writer = asyncio.create_task(self._write())
+        try:
+            await asyncio.wait([worker, reader, writer], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._session.give_up()
+            self._inbox.put(Gone())
+            await end_tasks([reader, writer])
+            await asyncio.wait([worker], timeout=CLOSING_S)
+            self._charge_rest()
+        for task in (worker, reader, writer):
+            if task.done() and not task.cancelled():
+                task.result()
+
+    def _work(self) -> None:
+        """The session's thread."""
+        self._session.begin()
+        try:
+            while not isinstance(message := self._inbox.get(), Gone):
+                self._session.take(message)
+                if isinstance(message, Text | Refused):
+                    self._in_loop(self._ahead.release)
+        finally:
+            self._session.end()
+
+    async def _read(self) -> None:
+        while True:
+            await self._ahead.acquire()
+            message = await self._next_message()
+            if message["type"] == "websocket.disconnect":
+                return
+            self._inbox.put(self._checked(message.get("text")))
+
+    async def _next_message(self) -> Message:
+        idle_s = self._settings.realtime_idle_s
+        receiving = asyncio.create_task(self._websocket.receive())
+        try:
+            await asyncio.wait([receiving], timeout=idle_s)
+            if not receiving.done():
+                self._inbox.put(Finish(NORMAL, f"nothing came for {idle_s:g} s"))
+            return await receiving
+        finally:
+            receiving.cancel()
+
+    def _checked(self, text: str | None) -> Incoming:
+        most = self._settings.realtime_message_bytes
+        if text is None:
+            return Refused(
+                "send audio as base64 in input_audio_buffer.append, not as binary messages", "binary_message"
+            )
+        if len(text) > most:
+            why = (
+                f"the message has {len(text)} characters and was not taken: {most} are the most, so send less at a time"
+            )
+            return Refused(why, "message_too_large")
+        return Text(text)
+
+    async def _write(self) -> None:
+        while True:
+            message = await self._outbox.get()
+            if self._outbox.qsize() > MOST_UNSENT:
+                await self._websocket.close(POLICY, "events are not read")
+                return
+            match message:
+                case Close(code, reason):
+                    await self._websocket.close(code, reason)
+                    return
+                case Heard(seconds):
+                    try:
+                        charge(self._websocket, seconds)
+                    except Problem as problem:
+                        await self._send(events.error(problem, None))
+                        await self._websocket.close(POLICY, "over a limit of the key")
+                        return
+                case _:
+                    await self._send(message)
+
+    async def _send(self, event: events.Event) -> None:
+        await self._websocket.send_text(json.dumps(event))  # ASCII: what a client sent as half a letter is sent back
+
+    def _charge_rest(self) -> None:
+        """The last seconds; they were heard, whatever the limit says."""
+        while not self._outbox.empty():
+            if isinstance(message := self._outbox.get_nowait(), Heard):
+                with contextlib.suppress(Problem):
+                    charge(self._websocket, message.seconds)
+
+    def _in_loop(self, call: Any, *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(call, *arguments)
