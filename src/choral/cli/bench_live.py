@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -52,9 +53,9 @@ def add_live(actions: argparse._SubParsersAction[Any]) -> None:
 
 def run_live(arguments: argparse.Namespace) -> int:
     from choral.bench.live.measure import Plan, measure
-    from choral.bench.live.server import LiveServer
     from choral.bench.load import short_sounds
     from choral.bench.report import json_line
+    from choral.bench.serve.server_process import ServerProcess
     from choral.bench.wer import normaliser
 
     require_counts(arguments, files=1, limit=1)
@@ -66,8 +67,8 @@ def run_live(arguments: argparse.Namespace) -> int:
     sounds = short_sounds(clips, len(clips))
     tell = (lambda line: None) if arguments.quiet else message
     flags = [*machine_flags(arguments), f"--realtime-sessions={max(plan.sessions)}"]
-    with LiveServer(flags) as server:
-        report = measure(server, sounds, plan, tell)
+    with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder, ServerProcess(flags, Path(folder)) as server:
+        report = measure(server.url, sounds, plan, tell)
     write_stdout(shown(report))
     write_stdout(json_line("live", {"model": arguments.model, "plan": plan, "report": report}) + "\n")
     return 0 if all(load.is_faithful for load in report.loads) else 1

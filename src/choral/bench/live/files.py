@@ -1,16 +1,22 @@
-"""Somebody who sends a file of 5 s again and again, each a little different: alone, or beside live sessions."""
+"""Files for the server that has the live sessions: one, or one of 5 s again and again, each a little different."""
 
 from __future__ import annotations
 
+import io
+import json
 import threading
 import time
+import wave
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.bench.live.server import LiveServer
 from choral.bench.load import FULL_SCALE
+from choral.bench.serve.calls import Caller
+from choral.errors import EngineError
 
 FILE_S = 5.0
 PAUSE_S = 1.0  # between two files that are sent beside sessions
@@ -21,8 +27,8 @@ Int16 = npt.NDArray[np.int16]
 class FileSender:
     """In a `with` it sends them in the background; `seconds` are what the answers took."""
 
-    def __init__(self, server: LiveServer, samples: npt.NDArray[np.float32]) -> None:
-        self._server = server
+    def __init__(self, url: str, samples: npt.NDArray[np.float32]) -> None:
+        self._url = url
         self._samples = np.resize(samples, round(FILE_S * SAMPLE_RATE))
         self._n_sent = 0
         self._is_over = threading.Event()
@@ -51,8 +57,28 @@ class FileSender:
         self._n_sent += 1
         samples = noisy(self._samples, (2, self._n_sent))
         started_s = time.perf_counter()
-        self._server.transcribe(samples)
+        transcribe(self._url, samples, {})
         return time.perf_counter() - started_s
+
+
+def transcribe(url: str, samples: Int16, fields: Mapping[str, str]) -> Any:
+    """Sent as a file, as any other client would."""
+    caller = Caller(url)
+    try:
+        answer = caller.send("talk.wav", wav_bytes(samples), fields)
+    finally:
+        caller.close()
+    if answer.status != 200:
+        raise EngineError(f"a file was answered with {answer.status}: {answer.text[:200]}")
+    return json.loads(answer.text)
+
+
+def wav_bytes(samples: Int16) -> bytes:
+    packed = io.BytesIO()
+    with wave.open(packed, "wb") as file:
+        file.setparams((1, 2, SAMPLE_RATE, samples.size, "NONE", ""))
+        file.writeframes(samples.astype("<i2").tobytes())
+    return packed.getvalue()
 
 
 def noisy(samples: npt.NDArray[np.float32], seed: tuple[int, ...]) -> Int16:

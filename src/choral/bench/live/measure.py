@@ -17,8 +17,7 @@ import numpy as np
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.bench.live.delays import TimedWord, delays_s, plain, shown_words
-from choral.bench.live.files import FILE_S, FileSender, noisy
-from choral.bench.live.server import LiveServer
+from choral.bench.live.files import FILE_S, FileSender, noisy, transcribe
 from choral.bench.live.speaker import PAUSE_S, Visit, speak
 from choral.bench.load import Sound
 from choral.bench.wer import Score, normaliser, score
@@ -72,27 +71,25 @@ class Known:
     words: tuple[tuple[str, float], ...]
 
 
-def measure(server: LiveServer, sounds: Sequence[Sound], plan: Plan, tell: Callable[[str], None]) -> LiveReport:
-    known = [_known(server, sound) for sound in sounds]
-    files = FileSender(server, known[0].sound.samples)
+def measure(url: str, sounds: Sequence[Sound], plan: Plan, tell: Callable[[str], None]) -> LiveReport:
+    known = [_known(url, sound) for sound in sounds]
+    files = FileSender(url, known[0].sound.samples)
     files.send(2)  # whatever is slow the first time
     alone = files.send(plan.files)
     tell(f"a file of {FILE_S:g} s alone: {np.median(alone):.2f} s")
     loads = []
     for n_sessions in plan.sessions:
         beside = files if n_sessions == max(plan.sessions) else None
-        loads.append(_load(server, known, n_sessions, plan, beside))
+        loads.append(_load(url, known, n_sessions, plan, beside))
         tell(f"{n_sessions} sessions: text {loads[-1].text.median_s:.2f} s behind speech")
     scores = [_score(one.sound, one.text) for one in known]
     return LiveReport(tuple(loads), Spread.of(alone), sum(scores[1:], scores[0]))
 
 
-def _load(
-    server: LiveServer, known: Sequence[Known], n_sessions: int, plan: Plan, files: FileSender | None
-) -> LiveLoad:
+def _load(url: str, known: Sequence[Known], n_sessions: int, plan: Plan, files: FileSender | None) -> LiveLoad:
     shares = [_share(known, number, plan.seconds) for number in range(n_sessions)]
     with files or contextlib.nullcontext():
-        visits = asyncio.run(_visits(server.url, shares))
+        visits = asyncio.run(_visits(url, shares))
     pairs = list(zip(shares, visits, strict=True))
     delays = [delay for share, visit in pairs for delay in delays_s(_said(share, visit), shown_words(visit.shown))]
     ends = [
@@ -139,9 +136,9 @@ def _said(share: Sequence[Known], visit: Visit) -> list[TimedWord]:
     ]
 
 
-def _known(server: LiveServer, sound: Sound) -> Known:
+def _known(url: str, sound: Sound) -> Known:
     fields = {"response_format": "verbose_json", "timestamp_granularities[]": "word"}
-    answer = server.transcribe(noisy(sound.samples, (0,)), **fields)
+    answer = transcribe(url, noisy(sound.samples, (0,)), fields)
     return Known(sound, answer["text"], tuple((word["word"], word["end"]) for word in answer["words"]))
 
 
