@@ -151,6 +151,7 @@ def test_a_system_that_fails_is_left_out_with_its_last_words(tmp_path: Path, tin
     )
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
     """Whatever the texts: Choral and openai-whisper hear the same, so they are wrong in the same words."""
     for index, path in enumerate(speech_clips[:2]):

@@ -130,6 +130,7 @@ def test_a_plot_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.M
         plot.require_plot(tmp_path / "chart.png")
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_ct2: Path) -> None:
     for path in speech_clips[:2]:
         shutil.copy(path, tmp_path)
