@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
 
 
-# About as many as the engine has places for, so that long files, which are one window after another, fill it.
-REQUESTS_AT_ONCE = {"cpu": 16, "cuda": 64}
+# Requests at once, of each device: long files are one window after another, so there are as many as it has slots; and a
+# few more, since some are always between two windows.
+SPARE_REQUESTS, MOST_REQUESTS = 8, 64
 
 
 def load(
@@ -109,7 +110,7 @@ class Model:
     @property
     def requests_at_once(self) -> int:
         """How many requests keep all devices busy; more would only wait."""
-        return sum(REQUESTS_AT_ONCE[name.partition(":")[0]] for name in self.device.split(", "))
+        return len(self.device.split(", ")) * min(self.n_slots + SPARE_REQUESTS, MOST_REQUESTS)
 
     @property
     def stats(self) -> EngineStats:

@@ -70,7 +70,7 @@ def test_spans_equal_the_peers(
 def test_silence_and_noise_are_no_speech() -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, 160_000).astype(np.float32)
     for samples in (np.zeros(160_000, np.float32), noise):
-        assert find_speech(Recording.open(samples), threshold=0.5, min_silence_s=0.5).spans == ()
+        assert find_speech(Recording.open(samples), threshold=0.5, min_silence_s=0.5, pad_s=0.2).spans == ()
 
 
 def test_one_sample_is_heard() -> None:

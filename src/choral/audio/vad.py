@@ -30,7 +30,6 @@ STATE_SHAPE = (1, 1, 128)
 HYSTERESIS = 0.15  # speech goes on until the probability is this far below the threshold
 LOWEST_END_THRESHOLD = 0.01
 MIN_SPEECH_S = 0.1
-PAD_S = 0.2  # kept on both sides: the detector starts late and ends early
 
 Float32 = npt.NDArray[np.float32]
 
@@ -49,7 +48,7 @@ class Speech:
     probabilities: Float32  # one for each 512 samples
 
 
-def find_speech(recording: Recording, *, threshold: float, min_silence_s: float, pad_s: float = PAD_S) -> Speech:
+def find_speech(recording: Recording, *, threshold: float, min_silence_s: float, pad_s: float) -> Speech:
     probabilities = speech_probabilities(recording)
     spans = speech_spans(
         probabilities, recording.n_samples, threshold=threshold, min_silence_s=min_silence_s, pad_s=pad_s
@@ -86,8 +85,8 @@ def speech_spans(
     *,
     threshold: float,
     min_silence_s: float,
+    pad_s: float,
     min_speech_s: float = MIN_SPEECH_S,
-    pad_s: float = PAD_S,
 ) -> list[Span]:
     """Spans that start at `threshold` and end where it stays quiet for `min_silence_s`, padded, in order."""
     end_threshold = end_threshold_of(threshold)

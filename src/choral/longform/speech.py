@@ -20,7 +20,10 @@ QUIET = 20  # a quiet place is this many mel frames long
 
 
 def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[Clip]:
-    """The parts of `clips` where the voice detector hears speech, joined over short pauses."""
+    """The parts of `clips` where the voice detector hears speech, joined over short pauses.
+
+    The detector starts late and ends early, so some sound on both sides is kept.
+    """
     speech = find_speech(
         recording,
         threshold=options.vad_threshold,
