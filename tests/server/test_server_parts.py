@@ -13,7 +13,7 @@ import choral
 from choral.audio.prep.pool import OpenFile, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.errors import AudioEmpty, QueueFull, UsageError
-from choral.jobs.heaps import keep_for_good
+from choral.jobs.heaps import loaded_for_good
 from choral.server.answers import TextSoFar
 from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
 from choral.server.limits import Meter
@@ -104,11 +104,9 @@ def test_keys(tmp_path: Path) -> None:
 
 def test_what_was_loaded_is_left_out_of_collections() -> None:
     before = gc.get_freeze_count()
-    keep_for_good()
-    try:
+    with loaded_for_good():
         assert gc.get_freeze_count() > before + 1000
-    finally:
-        gc.unfreeze()
+    assert gc.get_freeze_count() == 0
 
 
 def test_free_memory_goes_back_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,7 +140,7 @@ async def serve(
     tracing: Tracing | None = None,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
-    from choral.jobs.heaps import keep_for_good
+    from choral.jobs.heaps import loaded_for_good
     from choral.server.app import create_app
     from choral.server.jobs.charges import JobCharges
     from choral.server.jobs.opening import opened_meters, opened_store, state_folder
@@ -157,7 +157,7 @@ async def serve(
             secret = os.environ.get(SECRET, "")
             store = await stack.enter_async_context(opened_store(service, jobs, folder, charges, secret))
             listener = Listener(create_app(service, keys, store, meters, tracing), service)
-            keep_for_good()
+            stack.enter_context(loaded_for_good())
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
             async with upkeep():

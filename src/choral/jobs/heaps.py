@@ -9,6 +9,8 @@ from __future__ import annotations
 import ctypes
 import gc
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 HEAPS = 2
 _M_ARENA_MAX = -8
@@ -28,13 +30,18 @@ def give_back() -> None:
         library.malloc_trim(0)
 
 
-def keep_for_good() -> None:
-    """What is there now, once all is loaded: collections of garbage leave it out.
+@contextmanager
+def loaded_for_good() -> Iterator[None]:
+    """For as long as it is entered, collections of garbage leave out what is there now, once all is loaded.
 
     With torch there are some 300,000 objects, and to look through them stops every thread for 0.2 s.
     """
     gc.collect()
     gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()  # what is left out at the end is never freed, and libraries report it as their leak
 
 
 def _glibc() -> ctypes.CDLL | None:
