@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 
 import torch
 
@@ -25,6 +26,9 @@ FIRST_WITH_FP8 = (8, 9)  # compute capability
 # More rows than this gain next to nothing, and make each of them wait longer for its next token.
 MOST_SLOTS = {"cpu": 32, "cuda": 512}
 GPU_SLOTS_SHARE = 0.8  # of the memory that is free; a CPU has other things to do with its own
+# torch, and oneDNN below it, keep what they built for products of 1,024 sizes, some megabytes for every number of rows
+# in a step: under a mixed load a process would grow for hours. These are as many as a few steps use.
+KEPT_PRODUCTS = {"LRU_CACHE_CAPACITY": "32", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "64"}
 
 
 def pick_device(name: str) -> torch.device:
@@ -37,6 +41,12 @@ def pick_device(name: str) -> torch.device:
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(f"device {name}: this machine has {torch.cuda.device_count()} CUDA devices")
     return device
+
+
+def keep_few_products() -> None:
+    """Before the first product on a CPU, when the variables are read; those that are set already stand."""
+    for name, number in KEPT_PRODUCTS.items():
+        os.environ.setdefault(name, number)
 
 
 def moved(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

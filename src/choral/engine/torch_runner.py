@@ -21,7 +21,7 @@ from choral.engine.lanes import Lanes
 from choral.engine.prompt import initial_tokens
 from choral.engine.runner import Start
 from choral.engine.steps import Outcome
-from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
+from choral.engine.torch_device import DTYPES, capacity_of, keep_few_products, pick_compute_type, pick_device
 from choral.engine.window import WindowAudio, Work
 from choral.errors import UsageError
 from choral.model import half, int8
@@ -48,6 +48,8 @@ class TorchRunner:
         if self.compute_type == "fp8":
             raise UsageError("compute type fp8 needs Triton beside torch, and a model with heads of a usual width")
         self._device, dtype = device, DTYPES[self.compute_type]
+        if device.type == "cpu":
+            keep_few_products()
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._tokenizer, self._dims = tokenizer, checkpoint.dims

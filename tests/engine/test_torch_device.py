@@ -1,0 +1,37 @@
+"""What torch keeps of products of many sizes, in a process of its own: it reads its limits at the first of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from choral.model import half
+
+MIB = 1 << 20
+PRODUCTS = """
+import os
+import torch
+from choral.bench.serve.tree import memory_bytes
+from choral.engine.torch_device import keep_few_products
+from choral.jobs.heaps import give_back
+
+{first}
+weight = torch.ones(1536, 384, dtype=torch.bfloat16)
+for n_rows in range(2, 402):
+    torch.nn.functional.linear(torch.ones(n_rows, 384, dtype=torch.bfloat16), weight)
+    if n_rows in (101, 401):
+        give_back()
+        print(memory_bytes(os.getpid()))
+"""
+
+
+@pytest.mark.skipif(not half.is_fast_here(), reason="products of bfloat16 are not made by oneDNN here")
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+@pytest.mark.parametrize(("first", "is_level"), [("keep_few_products()", True), ("", False)])
+def test_products_of_ever_new_sizes_leave_memory_as_it_is(first: str, is_level: bool) -> None:
+    command = [sys.executable, "-c", PRODUCTS.format(first=first)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    after_100, after_400 = map(int, result.stdout.split())
+    assert (after_400 - after_100 < 10 * MIB) == is_level
