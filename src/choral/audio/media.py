@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from functools import cache
-from typing import IO
+from typing import IO, Any
 
 import av
 import av.container
@@ -32,6 +32,8 @@ _REFUSED_FORMATS = frozenset(
 )
 # Lengths in these headers are counted by the writer; elsewhere they are guessed from the bit rate.
 _FORMATS_WITH_TRUE_LENGTH = frozenset({"aiff", "asf", "au", "caf", "flac", "matroska", "mov", "w64"})
+# Before PyAV 19, tags are read with the rest, and one that is not UTF-8 would be an error; since then nobody asks.
+_BAD_TAGS_IGNORED: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
 _RIFF_UNKNOWN_BYTES = 0x7FFF_0000  # pipes write 0x7FFFFFFF or 0xFFFFFFFF as the size, or something near
 
 
@@ -79,8 +81,8 @@ def _opened(source: Source, reader: Reader) -> av.container.InputContainer:
             "r",
             options=options,
             container_options=options,
-            metadata_errors="ignore",
             io_open=_empty_file,
+            **_BAD_TAGS_IGNORED,
         )
     except MEDIA_ERRORS as error:
         reader.raise_pending()

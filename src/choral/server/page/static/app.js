@@ -8,26 +8,42 @@ import { List } from "./list.js";
 import { languageName, Reader } from "./reader.js";
 import { setUpRecorder } from "./recorder.js";
 
+const QUESTIONS = {
+  recording: () => "Stop recording, and throw away what was said?",
+  succeeded: ({ name }) => `Remove “${name}” and its text from this device and from the server?`,
+};
+
 const reader = new Reader(remove);
 const list = new List(open);
 
 function open(job) {
   list.mark(job);
   reader.open(job);
-  if (matchMedia("(max-width: 52rem)").matches) find("reader").scrollIntoView({ behavior: "smooth" });
+  const isBelow = matchMedia("(max-width: 52rem)").matches; // and the button that stops a recording is above
+  if (isBelow && job.state !== "recording") find("reader").scrollIntoView({ behavior: "smooth" });
 }
 
-function start(audio, name) {
+function add(name, audio = null) {
   const job = new Job({ name, audio });
   list.add(job);
   open(job);
-  say(`Uploading ${name}.`);
+  return job;
+}
+
+function upload(job) {
+  say(`Uploading ${job.name}.`);
   job.upload(chosenOptions());
 }
 
+function takeRecording(job, audio) {
+  job.audio = audio;
+  if (reader.job === job) reader.open(job);
+  upload(job);
+}
+
 async function remove(job) {
-  const isSure = !job.hasText || confirm(`Remove “${job.name}” and its text from this device and from the server?`);
-  if (!isSure) return;
+  const question = QUESTIONS[job.state]?.(job);
+  if (question && !confirm(question)) return;
   try {
     await job.remove();
     list.remove(job);
@@ -67,7 +83,7 @@ find("options-form").addEventListener("submit", (event) => event.preventDefault(
 // --- files ---
 
 function takeFiles(files) {
-  for (const file of files) start(file, file.name);
+  for (const file of files) upload(add(file.name, file));
 }
 
 find("files").addEventListener("change", (event) => {
@@ -90,7 +106,7 @@ addEventListener("drop", (event) => {
 
 // --- start ---
 
-setUpRecorder(start);
+setUpRecorder({ begin: add, end: takeRecording, options: chosenOptions });
 setUpEngine(fitOptions);
 try {
   for (const kept of await allJobs()) {

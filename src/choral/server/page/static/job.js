@@ -11,10 +11,11 @@ export class Job extends EventTarget {
   constructor({ id = null, name, addedAt = Date.now(), edited = null, audio = null }) {
     super();
     Object.assign(this, { id, name, addedAt, edited, audio });
-    this.state = id ? "unknown" : "uploading";
+    this.state = id ? "unknown" : audio ? "uploading" : "recording";
     this.progress = { done_s: 0, duration_s: null };
     this.sent = 0;
     this.segments = [];
+    this.heard = []; // while it was spoken
     this.result = null;
     this.error = null;
     this.record = null;
@@ -26,12 +27,21 @@ export class Job extends EventTarget {
 
   get hasText() { return this.state === "succeeded"; }
 
-  // What is shown: the edited text where there is one.
-  get shown() { return this.edited ?? this.segments; }
+  // What is shown: the edited text where there is one, and what was heard live for as long as nothing better is there.
+  get shown() {
+    const writtenTo = this.segments.at(-1)?.end ?? 0;
+    return this.edited ?? [...this.segments, ...this.heard.filter((turn) => turn.start >= writtenTo)];
+  }
 
   changed(what) { this.dispatchEvent(new CustomEvent("change", { detail: what })); }
 
+  hear(turns) {
+    this.heard = turns;
+    this.changed("text");
+  }
+
   async upload(options) {
+    this.state = "uploading";
     try {
       const record = await submit(this.audio, this.name, options, (share) => {
         this.sent = share;
@@ -62,6 +72,7 @@ export class Job extends EventTarget {
     this.record = record;
     this.result = record.result;
     this.segments = record.result.segments;
+    this.heard = [];
     this.changed("whole");
   }
 
@@ -69,7 +80,7 @@ export class Job extends EventTarget {
     this.isLost = name === "lost";
     if (name === "segment") {
       this.segments.push(fields);
-      this.changed("segment");
+      this.changed(this.heard.length ? "text" : "segment");
       return;
     }
     if (!this.isLost) {

@@ -3,7 +3,7 @@
 import { clock, find, make } from "./dom.js";
 
 const WORDS = {
-  unknown: "…", uploading: "uploading", queued: "waiting for its turn", waiting: "will be tried again",
+  unknown: "…", recording: "recording", uploading: "uploading", queued: "waiting for its turn", waiting: "will be tried again",
   cancelled: "cancelled", gone: "no longer on the server",
 };
 

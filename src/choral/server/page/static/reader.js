@@ -39,12 +39,13 @@ export class Reader {
     if (this.job !== job) return; // another was chosen meanwhile
     find("text").classList.toggle("has-sound", Boolean(blob));
     if (blob) this.player.load(blob);
-    else this.player.silence();
+    else if (job.state !== "recording") this.player.silence();
   }
 
   update(what) {
     const { job } = this;
     if (what === "segment") return this.text.add(job.segments.at(-1), { isNew: true });
+    if (what === "text") return this.text.show(job.shown, false);
     if (what === "whole" && !this.isEditing) this.text.show(job.shown, false);
     find("reader-title").textContent = job.name;
     find("facts").textContent = facts(job);

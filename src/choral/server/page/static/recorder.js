@@ -1,7 +1,9 @@
-// The microphone: one button starts and stops, a bar shows that something is heard.
+// The microphone: one button starts and stops, a bar shows that something is heard, and text comes while it is spoken.
 
 import { clock, complain, find, say } from "./dom.js";
+import { listen } from "./live.js";
 
+const EXTENSIONS = { "audio/webm": "webm", "audio/mp4": "m4a" }; // the first that the browser can write
 const REASONS = {
   NotAllowedError: "The browser was not allowed to use the microphone. Allow it in the address bar, and try again.",
   NotFoundError: "No microphone was found. Plug one in, or choose a file instead.",
@@ -10,41 +12,59 @@ const NOT_SECURE = "Browsers give the microphone only to pages from https or fro
 
 let stopCurrent = null;
 
-export function setUpRecorder(onRecording) {
+// `begin` gives a job for a name when the microphone is on, `end` is called with it when the sound is whole.
+export function setUpRecorder({ begin, end, options }) {
   find("record").addEventListener("click", async () => {
     if (stopCurrent) return stopCurrent();
     if (!navigator.mediaDevices) return complain(NOT_SECURE);
     try {
-      await record(onRecording);
+      await record(begin, end, options());
     } catch (error) {
       complain(REASONS[error.name] ?? `The microphone could not be used: ${error.message}`);
     }
   });
 }
 
-async function record(onRecording) {
+async function record(begin, end, { language, task }) {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
-  const recorder = new MediaRecorder(stream);
+  const type = Object.keys(EXTENSIONS).find((type) => MediaRecorder.isTypeSupported(type));
+  const recorder = new MediaRecorder(stream, { mimeType: type });
+  const job = begin(`Recording ${stampNow()}.${EXTENSIONS[type]}`);
   const pieces = [];
   recorder.addEventListener("dataavailable", (event) => pieces.push(event.data));
-  const hide = showLevel(stream);
-  recorder.addEventListener("stop", () => {
-    hide();
-    stopCurrent = null;
-    for (const track of stream.getTracks()) track.stop();
-    const type = recorder.mimeType.split(";")[0] || "audio/webm";
-    onRecording(new Blob(pieces, { type }), `Recording ${stampNow()}.${type.includes("mp4") ? "m4a" : "webm"}`);
-  });
+  const context = new AudioContext();
+  const source = context.createMediaStreamSource(stream);
+  const hide = showLevel(context, source);
+  // Live text is in the language that is spoken: not what somebody expects who asked for English.
+  const deafen = task === "translate" ? null : hear(context, source, language, job);
   stopCurrent = () => recorder.stop();
+  job.aborter.signal.addEventListener("abort", stopCurrent);
+  recorder.addEventListener("stop", async () => {
+    job.aborter.signal.removeEventListener("abort", stopCurrent);
+    stopCurrent = null;
+    hide();
+    for (const track of stream.getTracks()) track.stop();
+    if (!job.aborter.signal.aborted) end(job, new Blob(pieces, { type }));
+    (await deafen)?.();
+    await context.close();
+  });
   recorder.start(1000);
   say("Recording. Press the button again to stop.");
 }
 
-function showLevel(stream) {
+async function hear(context, source, language, job) {
+  try {
+    return await listen(context, source, language, (turns) => job.hear(turns), complain);
+  } catch (error) {
+    complain(`There is no live text: ${error.message}. The text comes when you stop.`);
+    return null;
+  }
+}
+
+function showLevel(context, source) {
   const [button, label, bar] = [find("record"), find("record-text"), find("level-bar")];
-  const context = new AudioContext();
   const analyser = context.createAnalyser();
-  context.createMediaStreamSource(stream).connect(analyser);
+  source.connect(analyser);
   const samples = new Uint8Array(analyser.fftSize);
   const startedAt = performance.now();
   button.setAttribute("aria-pressed", "true");
@@ -60,7 +80,6 @@ function showLevel(stream) {
   draw();
   return () => {
     cancelAnimationFrame(frame);
-    context.close();
     button.removeAttribute("aria-pressed");
     label.textContent = "Record";
     find("level").hidden = true;

@@ -32,7 +32,10 @@ export class Text {
     const stamp = make("button", { type: "button", className: "stamp", textContent: clock(segment.start), data: { start: segment.start } });
     stamp.setAttribute("aria-label", `Play from ${clock(segment.start)}`);
     const body = isEditing ? this.field(segment) : this.paragraph(segment);
-    this.box.append(make("div", { className: isNew ? "segment is-new" : "segment" }, stamp, body));
+    const row = make("div", { className: "segment" }, stamp, body);
+    row.classList.toggle("is-new", isNew);
+    row.classList.toggle("is-heard", Boolean(segment.isHeard));
+    this.box.append(row);
   }
 
   field(segment) {
