@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import types
+from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from choral.errors import UsageError
@@ -16,10 +17,17 @@ from choral.errors import UsageError
 
 def check_fields(instance: Any) -> None:
     """Raises `UsageError` for the first field of a frozen dataclass that is not of its type; tidies the others."""
-    hints = get_type_hints(type(instance))
-    for field in dataclasses.fields(instance):
-        value = _plain(getattr(instance, field.name))
-        object.__setattr__(instance, field.name, _checked(field.name, value, hints[field.name]))
+    for name, default, hint in _fields(type(instance)):
+        given = getattr(instance, name)
+        if given is not default:
+            object.__setattr__(instance, name, _checked(name, _plain(given), hint))
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, Any, Any], ...]:
+    """Name, default and type hint: evaluating hints takes longer than all the checks of a request."""
+    hints = get_type_hints(kind)
+    return tuple((field.name, field.default, hints[field.name]) for field in dataclasses.fields(kind))
 
 
 def _plain(value: Any) -> Any:
