@@ -17,7 +17,7 @@ import pytest
 import choral
 from choral.engine.window import Decode, Window
 from choral.errors import EngineClosed, ModelNotFound, UsageError
-from choral.longform.cuts import cut, n_mel_frames
+from choral.longform.cuts import Cutter, n_mel_frames
 from choral.types import Loudness, Mode
 
 SENTENCE = " And so my fellow Americans ask not what your country can do for you ask what you can do for your country"
@@ -64,7 +64,7 @@ def test_every_kind_of_input_gives_the_same_text(path: str, model: choral.Model,
 def test_known_no_speech_probability(model: choral.Model, jfk: Path) -> None:
     """CTranslate2's tests have the same number for this model and clip."""
     with choral.Recording.open(jfk) as recording:
-        window = Window(cut(recording, 0, n_mel_frames(recording), None), Decode(language="en", max_tokens=1))
+        window = Window(Cutter(recording, 80).cut(0, n_mel_frames(recording)), Decode(language="en", max_tokens=1))
         assert model._engine.submit(window).result().no_speech_prob == pytest.approx(0.06238, abs=1e-3)
 
 

@@ -17,7 +17,7 @@ from choral.errors import UsageError
 
 def check_fields(instance: Any) -> None:
     """Raises `UsageError` for the first field of a frozen dataclass that is not of its type; tidies the others."""
-    for name, default, hint in _fields(type(instance)):
+    for name, default, hint in _fields(instance.__class__):
         given = getattr(instance, name)
         if given is not default:
             object.__setattr__(instance, name, _checked(name, _plain(given), hint))

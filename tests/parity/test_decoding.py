@@ -13,7 +13,7 @@ import whisper
 
 from choral.audio.recording import Recording
 from choral.engine.window import Decode, DetectLanguage, Window
-from choral.longform.cuts import opening
+from choral.longform.cuts import Cutter
 from choral.longform.fallback import judge, needs_another
 from choral.types import TranscribeOptions
 from oracle import Pair
@@ -64,7 +64,7 @@ def compare(pair: Pair, recording: Recording, features: torch.Tensor, language: 
         prefix=tuple(tokenizer.encode(" " + way.prefix)) if way.prefix else (),
         **way.ours,
     )
-    decoded = pair.engine.submit(Window(opening(recording, None), work)).result()
+    decoded = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), work)).result()
     assert list(decoded.tokens) == expected.tokens
     assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)
     assert decoded.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-3)
@@ -112,7 +112,7 @@ def test_english_only(tiny_en: Pair, clips: list[tuple[str, Path]]) -> None:
 
 def compare_languages(pair: Pair, recording: Recording, features: torch.Tensor) -> None:
     _, expected = pair.oracle.detect_language(features)
-    found = pair.engine.submit(Window(opening(recording, None), DetectLanguage())).result()
+    found = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), DetectLanguage())).result()
     assert found.probabilities == pytest.approx(expected, abs=1e-3)
     assert found.best == max(expected, key=lambda code: expected[code])
 
@@ -122,7 +122,8 @@ def compare_fallback(pair: Pair, recording: Recording, features: torch.Tensor, l
     audio = whisper.pad_or_trim(recording.samples(0, recording.n_samples))
     first = whisper.decode(pair.oracle, features, whisper.DecodingOptions(language=language, fp16=False))
     work = Decode(language=language, suppress_tokens=pair.tokenizer.suppressed((-1,)))
-    attempt = judge(pair.engine.submit(Window(opening(recording, None), work)).result(), 0.0, pair.tokenizer)
+    window = Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), work)
+    attempt = judge(pair.engine.submit(window).result(), 0.0, pair.tokenizer)
     decisions = []
     for thresholds in thresholds_around(first):
         ours = needs_another(attempt, TranscribeOptions(**thresholds))

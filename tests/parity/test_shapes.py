@@ -11,7 +11,7 @@ import whisper
 
 from choral.audio.recording import Recording
 from choral.engine.window import Decode, DetectLanguage, Window
-from choral.longform.cuts import opening
+from choral.longform.cuts import Cutter
 from choral.model.alignment_heads import for_model
 from choral.model.checkpoint import Checkpoint, expected_shapes
 from choral.model.dims import ModelDims
@@ -37,7 +37,7 @@ def test_shape(dims: ModelDims, jfk: Path) -> None:
         with Recording.open(jfk) as recording:
             audio = whisper.pad_or_trim(torch.tensor(recording.samples(0, recording.n_samples)))
             mel = whisper.log_mel_spectrogram(audio, dims.n_mels)
-            window = opening(recording, None)
+            window = Cutter(recording, dims.n_mels).opening()
             for beams in (1, 4):
                 compare(pair, mel, window, beams)
             if dims.is_multilingual:

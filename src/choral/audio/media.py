@@ -76,7 +76,7 @@ def allowed_formats() -> str:
 def _opened(source: Source, reader: Reader) -> av.container.InputContainer:
     options = {"format_whitelist": allowed_formats(), "protocol_whitelist": "none"}
     try:
-        return av.open(
+        container: av.container.InputContainer = av.open(
             reader,
             "r",
             options=options,
@@ -84,6 +84,7 @@ def _opened(source: Source, reader: Reader) -> av.container.InputContainer:
             io_open=_empty_file,
             **_BAD_TAGS_IGNORED,
         )
+        return container
     except MEDIA_ERRORS as error:
         reader.raise_pending()
         raise _not_audio(source) from error

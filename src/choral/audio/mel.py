@@ -48,7 +48,7 @@ def log_mel(samples: Float32, n_mels: int, *, n_frames: int, lead: int = 0, peak
 def mel_peak(recording: Recording, n_mels: int) -> float:
     """The largest log10 power of any mel bin in the recording."""
     peak = float(np.log10(POWER_FLOOR))  # of the zeros behind the end
-    n_frames_in_all = -(-(recording.n_samples + HALF_FRAME) // HOP_LENGTH)  # the last ones that hear anything
+    n_frames_in_all = n_frames_heard(recording.n_samples)
     for first in range(0, n_frames_in_all, WINDOW_MEL_FRAMES):
         n_frames = min(WINDOW_MEL_FRAMES, n_frames_in_all - first)
         lead = HALF_FRAME if first else 0
@@ -56,6 +56,11 @@ def mel_peak(recording: Recording, n_mels: int) -> float:
         samples = recording.samples(start, start + lead + n_frames * HOP_LENGTH + HALF_FRAME)
         peak = max(peak, float(_log10_mel(samples, n_mels, n_frames, lead).max()))
     return peak
+
+
+def n_frames_heard(n_samples: int) -> int:
+    """How many frames hear any of these; the last of them are centred behind the end."""
+    return -(-(n_samples + HALF_FRAME) // HOP_LENGTH)
 
 
 @cache

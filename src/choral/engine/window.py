@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
-from choral.audio.mel import log_mel
+from choral.audio.mel import log_mel, n_frames_heard
 from choral.types import Priority, Task
 
 Result = TypeVar("Result")
@@ -26,7 +26,7 @@ class WindowAudio:
     samples: npt.NDArray[np.float32]
     lead: int  # samples of sound before the window's start
     n_mel_frames: int  # how many of the 3,000 mel frames are sound; the rest stay zero
-    mel_peak: float | None  # loudest mel value of the recording; None: of this window
+    mel_peak: float | None  # loudest mel value of the recording; None: it is in this window, which has all of it
 
     @cached_property
     def key(self) -> bytes:
@@ -37,9 +37,10 @@ class WindowAudio:
 
     def log_mel(self, n_mels: int) -> npt.NDArray[np.float32]:  # [n_mels, 3000]
         mel = np.zeros((n_mels, WINDOW_MEL_FRAMES), dtype=np.float32)
-        mel[:, : self.n_mel_frames] = log_mel(
-            self.samples, n_mels, lead=self.lead, n_frames=self.n_mel_frames, peak=self.mel_peak
-        )
+        n_heard = min(n_frames_heard(self.samples.size - self.lead), WINDOW_MEL_FRAMES)
+        n_frames = self.n_mel_frames if self.mel_peak is not None else max(self.n_mel_frames, n_heard)
+        heard = log_mel(self.samples, n_mels, lead=self.lead, n_frames=n_frames, peak=self.mel_peak)
+        mel[:, : self.n_mel_frames] = heard[:, : self.n_mel_frames]
         return mel
 
 

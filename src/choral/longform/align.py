@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from choral.audio.constants import WINDOW_S
-from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.window import Align, Window
 from choral.errors import UsageError
-from choral.longform.cuts import cut, n_mel_frames, opening
+from choral.longform.cuts import Cutter, n_mel_frames
 from choral.longform.language import detect_in
 from choral.longform.transcriber import Transcriber
 from choral.longform.words import as_words, find_timings, merge_punctuation
@@ -37,14 +36,14 @@ def align(
     tokens = tuple(tokenizer.encode(" " + text.strip()))
     if len(tokens) > dims.n_text_ctx - ROOM_FOR_SPECIALS:
         raise UsageError(f"the text has {len(tokens)} tokens, more than fit {WINDOW_S} s of audio: cut both")
-    peak = mel_peak(recording, dims.n_mels)
+    cutter = Cutter(recording, dims.n_mels)
     code = to_code(language) if language is not None else "en"
     if language is None and tokenizer.is_multilingual:
-        code = detect_in(engine, opening(recording, peak)).best
+        code = detect_in(engine, cutter.opening()).best
     words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], code)
     n_frames = n_mel_frames(recording)
     work = Align(text_tokens=tokens, n_frames=n_frames // 2, language=code, task="transcribe")
-    aligned = engine.submit(Window(cut(recording, 0, n_frames, peak), work)).result()
+    aligned = engine.submit(Window(cutter.cut(0, n_frames), work)).result()
     timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames // 2)
     merge_punctuation(timings, options)
     return as_words([timing for timing in timings if timing.text])

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
 from choral.audio.recording import Recording
 from choral.engine.window import Align, Decode, Window, WindowAudio
-from choral.longform.cuts import Clip, cut, cut_alone
+from choral.longform.cuts import Clip, Cutter, cut_alone
 from choral.longform.fallback import Attempt, Steps, ask, decode_with_fallback, is_silence
 from choral.longform.hallucination import Kept, SilenceSkipper
 from choral.longform.prompts import Prompts
@@ -43,12 +43,12 @@ class Request:
     language: str
     n_text_ctx: int
     content_frames: int
-    mel_peak: float | None  # of the whole recording; None: each window stands alone
+    cutter: Cutter | None  # None: each window stands alone
 
     def cut(self, place: WindowPlace) -> WindowAudio:
-        if self.mel_peak is None:
+        if self.cutter is None:
             return cut_alone(self.recording, place.seek, place.n_frames)
-        return cut(self.recording, place.seek, place.n_frames, self.mel_peak)
+        return self.cutter.cut(place.seek, place.n_frames)
 
 
 class Chain:

@@ -7,12 +7,11 @@ from dataclasses import dataclass, replace
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.loudness import at_loudness
-from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
 from choral.engine.window import Caller
 from choral.longform.chain import Chain, Request
-from choral.longform.cuts import Clip, clips_from, cut, cut_alone, n_mel_frames, opening
+from choral.longform.cuts import Clip, Cutter, clips_from, cut_alone, n_mel_frames
 from choral.longform.drive import run_chains
 from choral.longform.language import detect_in
 from choral.longform.speech import cut_to_windows, keep_speech
@@ -105,8 +104,8 @@ class Transcription:
             return []
         is_batched = self.options.mode == "batched"
         # The reference scales every window to the whole recording; batched windows must not wait for its end.
-        peak = None if is_batched else mel_peak(self.recording, self.dims.n_mels)
-        self.language = self.known_language() or self.detect(clips[0], peak)
+        cutter = None if is_batched else Cutter(self.recording, self.dims.n_mels)
+        self.language = self.known_language() or self.detect(clips[0], cutter)
         request = Request(
             recording=self.recording,
             options=self.options,
@@ -114,7 +113,7 @@ class Transcription:
             language=self.language.code,
             n_text_ctx=self.dims.n_text_ctx,
             content_frames=self.content_frames,
-            mel_peak=peak,
+            cutter=cutter,
         )
         if not is_batched:
             return [Chain(request, clips, is_first=True, keep_tail=False)]
@@ -143,14 +142,14 @@ class Transcription:
             return Language(to_code(self.options.language), None)
         return None if self.tokenizer.is_multilingual else Language("en", None)
 
-    def detect(self, clip: Clip, peak: float | None) -> Language:
+    def detect(self, clip: Clip, cutter: Cutter | None) -> Language:
         """The reference listens to the very start; where silence was left out, listen to the first window instead."""
-        if peak is None:
+        if cutter is None:
             audio = cut_alone(self.recording, clip.start, clip.stop - clip.start)
         elif self.options.vad:
-            audio = cut(self.recording, clip.start, min(WINDOW_MEL_FRAMES, clip.stop - clip.start), peak)
+            audio = cutter.cut(clip.start, min(WINDOW_MEL_FRAMES, clip.stop - clip.start))
         else:
-            audio = opening(self.recording, peak)
+            audio = cutter.opening()
         languages = detect_in(self.engine, audio, self.caller)
         return Language(languages.best, languages.probabilities[languages.best])
 

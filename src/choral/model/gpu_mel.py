@@ -22,14 +22,13 @@ class GpuMel:
         """From samples as `audio.mel.pad` has them [n, `N_PADDED`] to [n, 3000, mels].
 
         Of the frames so many are sound [n], the rest stay zero; a recording's peak [n] that is not a number is looked
-        for in the window itself.
+        for in all that the window hears.
         """
         frames = padded.unfold(1, N_FFT, HOP_LENGTH) * self._window  # [n, frames, 400]
         power = torch.view_as_real(torch.fft.rfft(frames)).square().sum(-1)
         mel = (power.flatten(0, 1) @ self._filters).clamp_(min=float(POWER_FLOOR)).log10_()
         mel = mel.view(len(padded), WINDOW_MEL_FRAMES, -1)
         is_silence = (self._numbers >= n_frames[:, None])[..., None]
-        own_peaks = mel.masked_fill(is_silence, -torch.inf).amax((1, 2))
-        floors = torch.where(peaks.isnan(), own_peaks, peaks) - RANGE_LOG10
+        floors = torch.where(peaks.isnan(), mel.amax((1, 2)), peaks) - RANGE_LOG10
         mel = torch.maximum(mel, floors[:, None, None]).add_(4).mul_(0.25)
         return mel.masked_fill_(is_silence, 0)

@@ -14,12 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_S
-from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.audio.samples import as_float
 from choral.engine.window import Align, Decode, DetectLanguage, Window, WindowAudio
 from choral.longform.chain import Chain, Request
-from choral.longform.cuts import Clip, n_mel_frames, opening
+from choral.longform.cuts import Clip, Cutter, n_mel_frames
 from choral.longform.fallback import (
     Attempt,
     Steps,
@@ -92,14 +91,14 @@ class Hearing:
         with Recording.open(turn.audio.copy()) as recording:
             if recording.is_silent:
                 return
-            peak = mel_peak(recording, self._dims.n_mels)
+            cutter = Cutter(recording, self._dims.n_mels)
             language = turn.language if turn.before else None
-            language = language or (yield from self._language(turn, opening(recording, peak)))
+            language = language or (yield from self._language(turn, cutter.opening()))
             options = turn.hints.options
             if turn.before:
                 options = replace(options, initial_prompt=self._tokenizer.decode(turn.before[-self._room :]))
             frames = n_mel_frames(recording)
-            request = Request(recording, options, self._tokenizer, language, self._dims.n_text_ctx, frames, peak)
+            request = Request(recording, options, self._tokenizer, language, self._dims.n_text_ctx, frames, cutter)
             chain = Chain(request, [Clip(0, frames)], is_first=True, keep_tail=False)
             yield from self._shown(turn, chain)
 
