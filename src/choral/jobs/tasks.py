@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable, Iterable
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
 INSIST_EVERY_S = 0.5
+MOST_IDLE_THREADS = 64
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
@@ -22,7 +24,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
 
 
 async def in_thread(work: Callable[[], Answer], name: str) -> Answer:
-    """Work that blocks, on a thread of its own; a program that ends does not wait for it."""
+    """Work that blocks, on a thread that does nothing else meanwhile; a program that ends does not wait for it."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Answer] = loop.create_future()
 
@@ -38,5 +40,29 @@ async def in_thread(work: Callable[[], Answer], name: str) -> Answer:
         with contextlib.suppress(RuntimeError):  # the loop has ended
             loop.call_soon_threadsafe(settle, *settled)
 
-    threading.Thread(target=run, name=f"choral-{name}", daemon=True).start()
+    _begin(run, f"choral-{name}")
     return await answer
+
+
+Errand = tuple[Callable[[], None], str]
+_idle: list[SimpleQueue[Errand]] = []  # of threads that have done their work
+
+
+def _begin(work: Callable[[], None], name: str) -> None:
+    """On a thread that has nothing to do, or a new one: starting one holds up whoever does until it runs."""
+    try:
+        errands = _idle.pop()
+    except IndexError:
+        errands = SimpleQueue()
+        threading.Thread(target=_do_errands, args=(errands,), name=name, daemon=True).start()
+    errands.put((work, name))
+
+
+def _do_errands(errands: SimpleQueue[Errand]) -> None:
+    while True:
+        work, threading.current_thread().name = errands.get()
+        work()
+        del work  # and what it holds, before the next one comes
+        if len(_idle) >= MOST_IDLE_THREADS:
+            return
+        _idle.append(errands)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from choral.errors import StorageError
 from choral.jobs.tasks import end_tasks
+from choral.server.database import open_database
 
 log = logging.getLogger("choral.server")
 DAY_S = 86_400.0
@@ -43,11 +44,7 @@ class UsageTable:
     def __init__(self, folder: Path) -> None:
         self._file = folder / "usage.sqlite"
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(self._file, timeout=1.0, isolation_level=None, check_same_thread=False)
-            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
-                self._db.execute(f"PRAGMA {pragma}")
-            self._db.executescript(SCHEMA)
+            self._db = open_database(self._file, SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise StorageError(
                 f"what the keys have used cannot be kept in {folder} ({error}): stop the server that uses it, or "

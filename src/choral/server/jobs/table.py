@@ -18,6 +18,7 @@ from typing import Any, get_args
 from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.record import ENDED, JobRecord, State, Timings, WebhookAttempt
 from choral.jobs.request import JobRequest
+from choral.server.database import open_database
 from choral.types import Priority
 
 MAX_CRASHES = 3  # of the server with this job under way, before it is taken for the reason
@@ -44,12 +45,10 @@ class JobTable:
         self._file = folder / "jobs.sqlite"
         self.audio = folder / "audio"
         try:
-            self.audio.mkdir(parents=True, exist_ok=True, mode=0o700)
-            self._db = sqlite3.connect(self._file, timeout=1.0, isolation_level=None, check_same_thread=False)
+            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            self.audio.mkdir(exist_ok=True, mode=0o700)
+            self._db = open_database(self._file, SCHEMA)
             self._db.row_factory = sqlite3.Row
-            for pragma in ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL"):
-                self._db.execute(f"PRAGMA {pragma}")
-            self._db.executescript(SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise StorageError(_cannot_open(folder, error)) from error
 

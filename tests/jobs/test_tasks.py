@@ -1,0 +1,70 @@
+"""Work on threads from an event loop: answers and errors come back, threads are used again, none is shared."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from choral.jobs.tasks import MOST_IDLE_THREADS, in_thread
+
+
+def whoami() -> tuple[int, str]:
+    return threading.get_ident(), threading.current_thread().name
+
+
+def test_a_thread_takes_the_next_work_when_its_own_is_done() -> None:
+    async def one_after_another() -> list[tuple[int, str]]:
+        found = []
+        for name in ("first", "second", "third"):
+            found.append(await in_thread(whoami, name))
+            await asyncio.sleep(0.05)  # it answers, and then waits for more
+        return found
+
+    found = asyncio.run(one_after_another())
+    assert len({number for number, _ in found}) == 1
+    assert [name for _, name in found] == ["choral-first", "choral-second", "choral-third"]
+
+
+def test_each_has_a_thread_for_itself_and_few_stay() -> None:
+    n_together = MOST_IDLE_THREADS + 10
+    barrier = threading.Barrier(n_together, timeout=30)  # opens when all of them run at once
+
+    async def together() -> int:
+        await asyncio.gather(*(in_thread(barrier.wait, "crowd") for _ in range(n_together)))
+        for _ in range(100):
+            crowd = [thread for thread in threading.enumerate() if thread.name == "choral-crowd"]
+            if len(crowd) <= MOST_IDLE_THREADS:
+                break
+            await asyncio.sleep(0.05)
+        return len(crowd)
+
+    assert asyncio.run(together()) <= MOST_IDLE_THREADS
+
+
+def test_errors_come_back_and_hurt_nobody() -> None:
+    async def fail_and_go_on() -> tuple[int, str]:
+        with pytest.raises(ZeroDivisionError):
+            await in_thread(lambda: 1 // 0, "wrong")
+        return await in_thread(whoami, "right")
+
+    assert asyncio.run(fail_and_go_on())[1] == "choral-right"
+
+
+def test_a_program_that_ends_waits_for_nobody() -> None:
+    program = """
+import asyncio, time
+from choral.jobs.tasks import in_thread
+
+async def main():
+    await in_thread(lambda: None, "done")
+    sleeper = asyncio.create_task(in_thread(lambda: time.sleep(60), "asleep"))
+    await asyncio.sleep(0.1)
+    sleeper.cancel()
+
+asyncio.run(main())
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
