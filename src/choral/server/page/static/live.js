@@ -21,6 +21,7 @@ export async function listen(context, source, language, onTurns, onProblem) {
     source.connect(tap);
   });
   socket.addEventListener("message", ({ data }) => {
+    if (!isWanted) return; // the recording as a whole knows better from here on
     const event = JSON.parse(data);
     if (event.type === "error") onProblem(event.error.message);
     else if (take(event, turns)) onTurns([...turns.values()].filter((turn) => turn.text));
