@@ -10,11 +10,14 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from choral.bench.serve import tree
+from choral.bench.serve.idle_server import TEXT
 from choral.bench.serve.load import Level, Side, verdicts
 from choral.bench.serve.mix import Tally, text_of
+from choral.bench.serve.server_process import ServerProcess
 from choral.bench.serve.soak import Plan, Report, Sample
 
 MB = 10**6
@@ -56,6 +59,28 @@ def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
     assert "all texts the same" in shown
     assert "with 32 callers: not measured here" in shown
     assert "every request answered: yes" in shown
+
+
+def test_a_server_without_a_model(folder: Path, tiny_en_pt: Path) -> None:
+    code, report, shown = bench(
+        folder, "--no-model", "--model", tiny_en_pt, "--concurrency", 4, "--requests", 8, "--rounds", 1
+    )
+    assert code == 0, shown
+    (level,) = report["levels"]
+    assert level["server"]["failures"] == []
+    assert level["server"]["requests_per_s"] > 0
+    assert level["engine"] is None
+
+
+def test_all_but_the_model_is_real_there(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+    program = "choral.bench.serve.idle_server"
+    with ServerProcess([f"--model={tiny_en_pt}"], tmp_path, program) as server, httpx.Client() as client:
+        fields = {"model": "whisper-1", "response_format": "verbose_json"}
+        url = f"{server.url}/v1/audio/transcriptions"
+        answer = client.post(url, data=fields, files={"file": jfk.read_bytes()}).json()
+        assert answer["text"] == TEXT.strip()
+        assert answer["duration"] == pytest.approx(11, abs=0.1)
+        assert client.post(url, data=fields, files={"file": b"no sound " * 100}).status_code == 400
 
 
 def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:

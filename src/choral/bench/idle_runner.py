@@ -13,15 +13,16 @@ from choral.engine.steps import Finished, Ongoing, Outcome
 from choral.engine.window import Decoded, WindowAudio, Work
 
 CACHED_RESULTS = 64
+NOTHING = Decoded((), avg_logprob=0.0, no_speech_prob=0.0)
 
 
 class IdleRunner:
     name, device, compute_type = "idle", "cpu", "none"
     took_s: float | None = None
 
-    def __init__(self, n_slots: int, n_tokens: int) -> None:
+    def __init__(self, n_slots: int, n_tokens: int, result: Decoded = NOTHING) -> None:
         self.capacity = Capacity(n_slots=n_slots, slot_bytes=1, features_bytes=1, cache_bytes=CACHED_RESULTS)
-        self._n_tokens = n_tokens
+        self._n_tokens, self._result = n_tokens, result
         self._n_left: dict[int, int] = {}  # tokens still to come, by slot
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
@@ -37,7 +38,7 @@ class IdleRunner:
 
     def _next(self, slot: int) -> Outcome:
         self._n_left[slot] -= 1
-        return Ongoing(None) if self._n_left[slot] else Finished(Decoded((), 0.0, 0.0))
+        return Ongoing(None) if self._n_left[slot] else Finished(self._result)
 
     def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
         raise NotImplementedError("there is nothing to align without a network")

@@ -66,6 +66,9 @@ def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
         "--url", metavar="URL", help="a server that is running, here or elsewhere, and no engine beside it"
     )
     parser.add_argument(
+        "--no-model", action="store_true", help="a server whose engine takes no time: what it takes by itself"
+    )
+    parser.add_argument(
         "--soak", type=duration_s, metavar="TIME", help="a mixed load for this long instead: 90s, 10m, 1h"
     )
     parser.add_argument("--clients", type=int, default=32, metavar="N", help=describe("of the soak, at once", 32))
@@ -89,6 +92,8 @@ def run_serve(arguments: argparse.Namespace) -> int:
     concurrency = counts(arguments.concurrency)
     if arguments.url is not None and arguments.soak is not None:
         raise UsageError("a soak looks into the server's process: leave out --url, and it starts one")
+    if arguments.no_model and (arguments.url is not None or arguments.soak is not None):
+        raise UsageError("--no-model starts a server of its own: leave out --url and --soak")
     if arguments.url is not None and not arguments.url.startswith("http://"):
         raise UsageError(f"url is {arguments.url!r}; it must look like http://127.0.0.1:8000")
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder:
@@ -133,8 +138,12 @@ def subjects_of(arguments: argparse.Namespace, folder: Path) -> Iterator[Subject
             return
         settings = settings_of(arguments)
         model = resolve_model(arguments.model, pick_device(settings), arguments.quiet)
-        server = stack.enter_context(ServerProcess(server_flags(arguments), folder))
+        program = "choral.bench.serve.idle_server" if arguments.no_model else "choral"
+        server = stack.enter_context(ServerProcess(server_flags(arguments), folder, program))
         callers = stack.enter_context(closing(End(EndSpec(server.url))))
+        if arguments.no_model:
+            yield Subjects(server.url, server.pid, callers, None)
+            return
         engine = stack.enter_context(closing(End(EndSpec(None, str(model), dataclasses.asdict(settings)))))
         yield Subjects(server.url, server.pid, callers, engine)
 

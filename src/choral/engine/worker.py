@@ -23,6 +23,8 @@ from choral.engine.window import Decode as DecodeWork
 from choral.engine.window import Decoded
 from choral.errors import ChoralError, EngineClosed
 
+CHECK_EVERY_S = 1.0  # at least, between two looks whether all is accounted for: each goes through the whole cache
+
 
 @dataclass(frozen=True)
 class StepRecord:
@@ -75,6 +77,7 @@ class Worker:
         self.counts = Counts()
         self.on_step: Callable[[StepRecord], None] | None = None
         self.is_over = False
+        self._next_check_s = 0.0
         self._ending = threading.Lock()  # what is put into the queue before the end is seen by it
 
     def put(self, message: Submitted | GivenUp | Forget | Over) -> bool:
@@ -90,10 +93,11 @@ class Worker:
             while self.receive(is_idle=step is None):
                 asked_s = time.perf_counter()
                 step = self.scheduler.schedule()
-                if step is None:
-                    self.scheduler.check_integrity()
-                else:
+                if step is not None:
                     self.perform(step, asked_s)
+                elif asked_s >= self._next_check_s:
+                    self.scheduler.check_integrity()
+                    self._next_check_s = asked_s + CHECK_EVERY_S
         finally:  # a bug of ours ends the engine, but leaves nobody waiting
             self.end()
 

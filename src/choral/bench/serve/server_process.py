@@ -22,12 +22,12 @@ LOOK_EVERY_S = 0.05
 class ServerProcess:
     """Ready when it is made."""
 
-    def __init__(self, flags: Sequence[str], folder: Path) -> None:
+    def __init__(self, flags: Sequence[str], folder: Path, program: str = "choral") -> None:
         self.spool = folder / "spool"
         self.spool.mkdir()
         self._log = (folder / "server.log").open("w+b")
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "choral", "serve", "--port=0", f"--data={folder / 'jobs'}", "--quiet", *flags],
+            [sys.executable, "-m", program, "serve", "--port=0", f"--data={folder / 'jobs'}", "--quiet", *flags],
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, "TMPDIR": str(self.spool)},

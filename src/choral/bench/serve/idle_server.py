@@ -1,0 +1,30 @@
+"""`choral` with an engine that takes no time, run as a program: its server's whole time is the server's own.
+
+Everything around the engine is the real thing: uploads, decoding of audio, the queue, segments and answers.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from choral import api
+from choral.bench.idle_runner import IdleRunner
+from choral.cli.main import main
+from choral.config import EngineSettings
+from choral.engine.engine import Engine
+from choral.engine.window import Decoded
+from choral.model.checkpoint import Checkpoint
+from choral.model.tokenizer import Tokenizer
+
+TEXT = " It was a bright cold day in April, and the clocks were striking as they always did."
+SLOTS, TOKENS = 64, 30
+
+
+def idle_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+    result = Decoded(tuple(tokenizer.encode(TEXT)), avg_logprob=-0.2, no_speech_prob=0.01)
+    return Engine(IdleRunner(SLOTS, TOKENS, result), settings)
+
+
+if __name__ == "__main__":
+    api.make_engine = idle_engine  # type: ignore[attr-defined]  # the only part that is replaced
+    sys.exit(main())
