@@ -5,11 +5,10 @@ Everything around the engine is the real thing: uploads, decoding of audio, the 
 
 from __future__ import annotations
 
-import sys
+import runpy
 
 from choral import api
 from choral.bench.idle_runner import IdleRunner
-from choral.cli.main import main
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.window import Decoded
@@ -27,4 +26,4 @@ def idle_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSe
 
 if __name__ == "__main__":
     api.make_engine = idle_engine  # type: ignore[attr-defined]  # the only part that is replaced
-    sys.exit(main())
+    runpy.run_module("choral", run_name="__main__")
