@@ -15,7 +15,7 @@ from choral.engine.window import Decoded
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 
-TEXT = " It was a bright cold day in April, and the clocks were striking as they always did."
+TEXT = " Every window gets this one sentence, about as long as what people say in a few seconds."
 SLOTS, TOKENS = 64, 30
 
 
