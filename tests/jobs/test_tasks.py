@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from choral.jobs import tasks
 from choral.jobs.tasks import MOST_IDLE_THREADS, in_thread
 
 
@@ -19,9 +20,11 @@ def whoami() -> tuple[int, str]:
 def test_a_thread_takes_the_next_work_when_its_own_is_done() -> None:
     async def one_after_another() -> list[tuple[int, str]]:
         found = []
+        n_idle = max(1, len(tasks._idle))
         for name in ("first", "second", "third"):
             found.append(await in_thread(whoami, name))
-            await asyncio.sleep(0.05)  # it answers, and then waits for more
+            while len(tasks._idle) < n_idle:  # it answers, and then waits for more
+                await asyncio.sleep(0.01)
         return found
 
     found = asyncio.run(one_after_another())

@@ -46,6 +46,7 @@ async def in_thread(work: Callable[[], Answer], name: str) -> Answer:
 
 Errand = tuple[Callable[[], None], str]
 _idle: list[SimpleQueue[Errand]] = []  # of threads that have done their work
+_resting = threading.Lock()  # so that no more of them stay than may
 
 
 def _begin(work: Callable[[], None], name: str) -> None:
@@ -63,6 +64,7 @@ def _do_errands(errands: SimpleQueue[Errand]) -> None:
         work, threading.current_thread().name = errands.get()
         work()
         del work  # and what it holds, before the next one comes
-        if len(_idle) >= MOST_IDLE_THREADS:
-            return
-        _idle.append(errands)
+        with _resting:
+            if len(_idle) >= MOST_IDLE_THREADS:
+                return
+            _idle.append(errands)
