@@ -88,12 +88,12 @@ class Listener(uvicorn.Server):
         self.force_exit = self.should_exit
         self.should_exit = True
         self._service.requests.is_closing = self._service.uploads.is_closing = True
-        self._service.live.room.is_closing = True
+        self._service.realtime.close()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Live sessions finish what was said before uvicorn, which would cut them off, ends all connections."""
         started_s = time.monotonic()
-        draining = asyncio.create_task(self._service.live.drain())
+        draining = asyncio.create_task(self._service.realtime.drain())
         while not (draining.done() or self.force_exit or time.monotonic() - started_s > self._drain_s):
             await asyncio.wait([draining], timeout=FORCE_EXIT_LOOK_S)
         await end_tasks([draining])

@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING
 from choral.audio.stoppable import stop_with
 from choral.jobs.tasks import in_thread
 from choral.server.metrics import Metrics
-from choral.server.realtime.measures import LiveMeasures
-from choral.server.realtime.sessions import LiveSessions
+from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.room import Room
 from choral.server.settings import ServerSettings
 from choral.server.traces import part, tell
@@ -46,7 +45,7 @@ class Service:
     requests: Room
     uploads: Room
     metrics: Metrics
-    live: LiveSessions
+    realtime: SessionRegistry
     engine_room: asyncio.Semaphore
 
     @classmethod
@@ -59,7 +58,7 @@ class Service:
             requests=Room(settings.queue_limit, "requests"),
             uploads=Room(settings.uploads, "uploads"),
             metrics=metrics,
-            live=LiveSessions(settings.realtime_sessions, LiveMeasures.of(metrics.registry)),
+            realtime=SessionRegistry(settings.realtime_sessions, metrics.registry),
             engine_room=asyncio.Semaphore(settings.at_once or model.requests_at_once),
         )
 

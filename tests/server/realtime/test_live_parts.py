@@ -18,13 +18,13 @@ from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 from choral.server.problems import Problem
 from choral.server.realtime.agreement import agreed
+from choral.server.realtime.audio_formats import AudioFormat, Encoding, g711_table
 from choral.server.realtime.buffer import AudioBuffer
-from choral.server.realtime.config import Hints, ServerVad, SessionConfig
 from choral.server.realtime.cutting import Cut, choose_cut
-from choral.server.realtime.formats import AudioFormat, Encoding, g711_table
 from choral.server.realtime.objects import JsonObject
-from choral.server.realtime.shapes import SessionReader, session_fields
-from choral.server.realtime.voice import Started, Stopped, Voice
+from choral.server.realtime.session_config import ServerVad, SessionConfig, TranscriptionConfig
+from choral.server.realtime.session_schema import SessionReader, session_fields
+from choral.server.realtime.streaming_vad import SpeechEnd, SpeechStart, StreamingVad
 
 THRESHOLD, MIN_SILENCE_S = 0.5, 0.5
 
@@ -76,12 +76,12 @@ def test_the_streaming_detector_finds_what_the_whole_recording_has(speech_clips:
     with Recording.open(sound) as recording:
         probabilities = speech_probabilities(recording)
     wanted = speech_spans(probabilities, sound.size, threshold=THRESHOLD, min_silence_s=MIN_SILENCE_S, pad_s=0.0)
-    voice = Voice(threshold=THRESHOLD, min_silence_s=MIN_SILENCE_S)
+    voice = StreamingVad(threshold=THRESHOLD, min_silence_s=MIN_SILENCE_S)
     heard = [part for start in range(0, sound.size, chunk) for part in voice.hear(sound[start : start + chunk])]
     assert np.concatenate([*(frame for frame, _ in heard), voice.rest]).tolist() == sound.tolist()
     changes = [change for _, change in heard if change is not None]
     found = [(change.sample, type(change)) for change in changes]
-    assert found == [edge for span in wanted for edge in ((span.start, Started), (span.stop, Stopped))]
+    assert found == [edge for span in wanted for edge in ((span.start, SpeechStart), (span.stop, SpeechEnd))]
     assert len(wanted) >= 5
 
 
@@ -137,13 +137,13 @@ def test_long_turns_are_cut_behind_sentences() -> None:
 
 def test_both_shapes_of_a_session_say_the_same(tokenizer: Tokenizer) -> None:
     reader = SessionReader(("tiny.en", "whisper-1"), tokenizer)
-    usual = SessionConfig(Hints("tiny.en"))
+    usual = SessionConfig(TranscriptionConfig("tiny.en"))
     turns = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 100, "silence_duration_ms": 900}
     hints = {"model": "whisper-1", "language": "English", "prompt": "Names: Hale"}
     new = {"format": {"type": "audio/pcmu"}, "transcription": hints, "turn_detection": turns, "noise_reduction": None}
     old = {"input_audio_format": "g711_ulaw", "input_audio_transcription": hints, "turn_detection": turns}
     wanted = SessionConfig(
-        Hints("whisper-1", "en", "Names: Hale"), AudioFormat("pcmu", 8_000), ServerVad(0.7, 100, 900)
+        TranscriptionConfig("whisper-1", "en", "Names: Hale"), AudioFormat("pcmu", 8_000), ServerVad(0.7, 100, 900)
     )
     assert reader.update(usual, JsonObject({"type": "transcription", "audio": {"input": new}})) == wanted
     assert reader.update_beta(usual, JsonObject(old)) == wanted

@@ -15,7 +15,7 @@ from starlette.websockets import WebSocketDisconnect
 from choral.errors import ChoralError
 from choral.server.openai import model_names, require_model
 from choral.server.problems import Problem, answer, problem_of
-from choral.server.realtime.connection import Connection
+from choral.server.realtime.websocket_connection import RealtimeConnection
 from choral.server.service import Service
 
 PATH = "/v1/realtime"
@@ -31,12 +31,12 @@ def make_router(service: Service) -> APIRouter:
     async def realtime(websocket: WebSocket) -> None:
         try:
             model = _require_fitting(websocket, service)
-            service.live.room.require()
+            service.realtime.room.require()
         except ChoralError as error:
             await websocket.send_denial_response(answer(problem_of(error)))
             return
-        connection = Connection(websocket, service, model, is_beta=_is_beta(websocket))
-        with service.live.place(connection.drain), contextlib.suppress(WebSocketDisconnect):
+        connection = RealtimeConnection(websocket, service, model, is_beta=_is_beta(websocket))
+        with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
             await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in websocket["subprotocols"] else None)
             await connection.run()
 

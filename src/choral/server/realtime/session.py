@@ -17,16 +17,25 @@ from choral.audio.resample import LiveResampler
 from choral.errors import ChoralError
 from choral.longform.transcriber import Transcriber
 from choral.server.problems import Problem, problem_of
-from choral.server.realtime import events
-from choral.server.realtime.config import SessionConfig
-from choral.server.realtime.desk import Desk, TurnEvents
-from choral.server.realtime.events import Event, new_id
-from choral.server.realtime.intake import Intake, SpeechStarted
-from choral.server.realtime.measures import LiveMeasures
-from choral.server.realtime.messages import Answered, Close, Finish, Heard, Incoming, Outgoing, Refused, Text
+from choral.server.realtime import server_events
 from choral.server.realtime.objects import JsonObject
-from choral.server.realtime.shapes import SessionReader, session_fields
+from choral.server.realtime.server_events import Event, new_id
+from choral.server.realtime.session_config import SessionConfig
+from choral.server.realtime.session_messages import (
+    AudioReceived,
+    ClientMessage,
+    CloseConnection,
+    FinishAndClose,
+    Incoming,
+    Outgoing,
+    RejectedMessage,
+    WindowDone,
+)
+from choral.server.realtime.session_registry import RealtimeMetrics
+from choral.server.realtime.session_schema import SessionReader, session_fields
 from choral.server.realtime.turn import Turn
+from choral.server.realtime.turn_scheduler import TurnEvents, TurnScheduler
+from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
 
 BUFFER = "input_audio_buffer"
 CHARGE_EVERY_S = 5.0
@@ -35,27 +44,27 @@ MS = 1000
 
 
 @dataclass(frozen=True)
-class Surroundings:
+class SessionDeps:
     """What a session works with, and whom it tells; `post` and `send` may be called on any thread."""
 
     transcriber: Transcriber
     models: tuple[str, ...]
     buffer_s: float  # of sound that may wait
-    measures: LiveMeasures
+    metrics: RealtimeMetrics
     post: Callable[[Incoming], None]
     send: Callable[[Outgoing], None]
 
 
 class Session:
-    def __init__(self, around: Surroundings, config: SessionConfig, *, is_beta: bool) -> None:
+    def __init__(self, around: SessionDeps, config: SessionConfig, *, is_beta: bool) -> None:
         self._around, self._config, self._is_beta = around, config, is_beta
         self._reader = SessionReader(around.models, around.transcriber.tokenizer)
         self._id = new_id("sess")
-        self._resampler, self._intake = LiveResampler(config.format.rate), Intake(config)
+        self._resampler, self._intake = LiveResampler(config.format.rate), TurnSegmenter(config)
         told = TurnEvents(self._show, self._complete, self._fail)
-        self._desk = Desk(around.transcriber, told, lambda future: around.post(Answered(future)))
+        self._desk = TurnScheduler(around.transcriber, told, lambda future: around.post(WindowDone(future)))
         self._last_item: str | None = None
-        self._ending: Finish | None = None
+        self._ending: FinishAndClose | None = None
         self._uncharged_s = 0.0
         self._handlers: dict[str, Callable[[JsonObject], None]] = {
             "session.update": self._update,
@@ -70,13 +79,13 @@ class Session:
 
     def take(self, message: Incoming) -> None:
         match message:
-            case Text(text):
+            case ClientMessage(text):
                 self._take_text(text)
-            case Refused(why, code):
-                self._send(events.error(Problem(why, code=code), None))
-            case Answered(future):
+            case RejectedMessage(why, code):
+                self._send(server_events.error(Problem(why, code=code), None))
+            case WindowDone(future):
                 self._desk.take(future)
-            case Finish():
+            case FinishAndClose():
                 self._finish(message)
 
     def give_up(self) -> None:
@@ -94,7 +103,7 @@ class Session:
             event_id = given.text("event_id", most=MOST_ID_CHARACTERS)
             self._handler(given)(given)
         except Problem as problem:
-            self._send(events.error(problem, event_id))
+            self._send(server_events.error(problem, event_id))
 
     def _handler(self, given: JsonObject) -> Callable[[JsonObject], None]:
         name = given.needed("type")
@@ -146,17 +155,19 @@ class Session:
         if self._uncharged_s >= CHARGE_EVERY_S:
             self._charge()
         for change in self._intake.add(self._resampler.push(samples)):
-            if isinstance(change, SpeechStarted):
+            if isinstance(change, TurnStarted):
                 self._speech_started(change.turn)
             else:
                 self._send(
-                    events.event(f"{BUFFER}.speech_stopped", audio_end_ms=_ms(change.stop), item_id=change.turn.id)
+                    server_events.event(
+                        f"{BUFFER}.speech_stopped", audio_end_ms=_ms(change.stop), item_id=change.turn.id
+                    )
                 )
                 self._commit_turn(change.turn)
         self._desk.look()
 
     def _speech_started(self, turn: Turn) -> None:
-        self._send(events.event(f"{BUFFER}.speech_started", audio_start_ms=_ms(turn.start), item_id=turn.id))
+        self._send(server_events.event(f"{BUFFER}.speech_started", audio_start_ms=_ms(turn.start), item_id=turn.id))
         self._desk.listen(turn)
 
     def _commit(self, given: JsonObject) -> None:
@@ -168,8 +179,8 @@ class Session:
 
     def _commit_turn(self, turn: Turn) -> None:
         previous, self._last_item = self._last_item, turn.id
-        self._send(events.event(f"{BUFFER}.committed", previous_item_id=previous, item_id=turn.id))
-        for told in events.item_events(turn.id, previous, is_beta=self._is_beta):
+        self._send(server_events.event(f"{BUFFER}.committed", previous_item_id=previous, item_id=turn.id))
+        for told in server_events.item_events(turn.id, previous, is_beta=self._is_beta):
             self._send(told)
         self._desk.finish(turn)
 
@@ -179,9 +190,9 @@ class Session:
         turn = self._intake.clear()
         if turn is not None:
             self._desk.forget(turn)
-        self._send(events.event(f"{BUFFER}.cleared"))
+        self._send(server_events.event(f"{BUFFER}.cleared"))
 
-    def _finish(self, ending: Finish) -> None:
+    def _finish(self, ending: FinishAndClose) -> None:
         """A turn that is being spoken ends here; sound that nobody committed is not one."""
         self._ending = self._ending or ending
         if self._intake.turn is not None:
@@ -191,36 +202,36 @@ class Session:
     def _close_if_finished(self) -> None:
         if self._ending is not None and self._desk.is_idle:
             problem = Problem(f"{self._ending.why}: the session is over", code="session_over")
-            self._send(events.error(problem, None))
-            self._around.send(Close(self._ending.close_code, self._ending.why))
+            self._send(server_events.error(problem, None))
+            self._around.send(CloseConnection(self._ending.close_code, self._ending.why))
 
     def _show(self, turn: Turn, text: str) -> None:
         delta = turn.text.add_text(text)
         if not delta:
             return
         if not turn.is_over:
-            self._around.measures.text_s.observe(time.monotonic() - self._desk.asked_s)
-        self._send(events.delta(turn.id, delta))
+            self._around.metrics.text_s.observe(time.monotonic() - self._desk.asked_s)
+        self._send(server_events.delta(turn.id, delta))
 
     def _complete(self, turn: Turn) -> None:
-        self._around.measures.completed_s.observe(time.monotonic() - turn.ended_s)
-        self._send(events.completed(turn.id, turn.text.text, turn.duration_s))
+        self._around.metrics.completed_s.observe(time.monotonic() - turn.ended_s)
+        self._send(server_events.completed(turn.id, turn.text.text, turn.duration_s))
         self._close_if_finished()
 
     def _fail(self, turn: Turn, error: ChoralError) -> None:
-        self._send(events.failed(turn.id, problem_of(error)))
+        self._send(server_events.failed(turn.id, problem_of(error)))
         self._close_if_finished()
 
     def _charge(self) -> None:
         if self._uncharged_s:
-            self._around.measures.audio_s.inc(self._uncharged_s)
-            self._around.send(Heard(self._uncharged_s))
+            self._around.metrics.audio_s.inc(self._uncharged_s)
+            self._around.send(AudioReceived(self._uncharged_s))
             self._uncharged_s = 0.0
 
     def _tell_session(self, what: str) -> None:
         kind = "transcription_session" if self._is_beta else "session"
         fields = session_fields(self._config, self._id, is_beta=self._is_beta)
-        self._send(events.event(f"{kind}.{what}", session=fields))
+        self._send(server_events.event(f"{kind}.{what}", session=fields))
 
     def _send(self, event: Event) -> None:
         self._around.send(event)

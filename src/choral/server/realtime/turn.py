@@ -15,15 +15,15 @@ import numpy.typing as npt
 from choral.audio.constants import SAMPLE_RATE
 from choral.server.answers import TextSoFar
 from choral.server.realtime.buffer import AudioBuffer
-from choral.server.realtime.config import Hints
-from choral.server.realtime.events import new_id
+from choral.server.realtime.server_events import new_id
+from choral.server.realtime.session_config import TranscriptionConfig
 
 Tokens = tuple[int, ...]
 
 
 @dataclass(eq=False)
 class Turn:
-    hints: Hints
+    hints: TranscriptionConfig
     start: int  # its first sample, counted from the first of the session
     audio: AudioBuffer
     id: str = field(default_factory=lambda: new_id("item"))

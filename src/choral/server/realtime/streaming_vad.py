@@ -20,19 +20,19 @@ Int16 = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True)
-class Started:
+class SpeechStart:
     sample: int  # the first of the speech, counted from the first that was heard
 
 
 @dataclass(frozen=True)
-class Stopped:
+class SpeechEnd:
     sample: int  # the one behind the last of the speech
 
 
-Change = Started | Stopped | None
+Change = SpeechStart | SpeechEnd | None
 
 
-class Voice:
+class StreamingVad:
     def __init__(self, *, threshold: float, min_silence_s: float) -> None:
         min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
         self._tracker = RunTracker(threshold, end_threshold_of(threshold), min_silence_frames)
@@ -55,9 +55,9 @@ class Voice:
         run = self._tracker.step(probability)
         if run is not None:
             was_speech, self._is_speech = self._is_speech, False
-            return Stopped(run[1] * FRAME_SAMPLES) if was_speech else None
+            return SpeechEnd(run[1] * FRAME_SAMPLES) if was_speech else None
         first = self._tracker.first
         if self._is_speech or first is None or self._tracker.quiet_from is not None:
             return None
         self._is_speech = (self._tracker.n_frames - first) * FRAME_SAMPLES >= MIN_SPEECH_S * SAMPLE_RATE
-        return Started(first * FRAME_SAMPLES) if self._is_speech else None
+        return SpeechStart(first * FRAME_SAMPLES) if self._is_speech else None

@@ -14,9 +14,9 @@ import numpy.typing as npt
 from choral.audio.constants import SAMPLE_RATE
 from choral.server.problems import Problem
 from choral.server.realtime.buffer import AudioBuffer
-from choral.server.realtime.config import ServerVad, SessionConfig
+from choral.server.realtime.session_config import ServerVad, SessionConfig
+from choral.server.realtime.streaming_vad import SpeechEnd, SpeechStart, StreamingVad
 from choral.server.realtime.turn import Turn
-from choral.server.realtime.voice import Started, Stopped, Voice
 
 SHORTEST_MS = 100
 CONFIRMATION_S = 0.5  # beyond the silence that ends a turn: speech is told at most so long after it began
@@ -25,17 +25,17 @@ Int16 = npt.NDArray[np.int16]
 
 
 @dataclass(frozen=True, eq=False)
-class SpeechStarted:
+class TurnStarted:
     turn: Turn
 
 
 @dataclass(frozen=True, eq=False)
-class SpeechStopped:
+class TurnStopped:
     turn: Turn
     stop: int  # the sample behind the turn's last
 
 
-class Intake:
+class TurnSegmenter:
     """Positions are samples from the first of the session."""
 
     def __init__(self, config: SessionConfig) -> None:
@@ -43,7 +43,7 @@ class Intake:
         self.n_heard = 0
         self.turn: Turn | None = None  # the one that is being spoken
         self._between = AudioBuffer()  # sound that belongs to no turn yet
-        self._voice: Voice | None = None
+        self._voice: StreamingVad | None = None
         self._voice_start = 0
         self._listen_anew()
 
@@ -63,7 +63,7 @@ class Intake:
         if not is_same:
             self._listen_anew()
 
-    def add(self, samples: Int16) -> Iterator[SpeechStarted | SpeechStopped]:
+    def add(self, samples: Int16) -> Iterator[TurnStarted | TurnStopped]:
         if self.config.turns is None or self._voice is None:
             self._between.append(samples)
             self.n_heard += samples.size
@@ -72,10 +72,10 @@ class Intake:
             (self._between if self.turn is None else self.turn).append(frame)
             self.n_heard += frame.size
             match change:
-                case Started(sample):
-                    yield SpeechStarted(self._start(self._voice_start + sample, self.config.turns))
-                case Stopped():
-                    yield SpeechStopped(self._end(), self.n_heard)
+                case SpeechStart(sample):
+                    yield TurnStarted(self._start(self._voice_start + sample, self.config.turns))
+                case SpeechEnd():
+                    yield TurnStopped(self._end(), self.n_heard)
             self._trim(self.config.turns)
 
     def commit(self) -> Turn:
@@ -125,5 +125,7 @@ class Intake:
     def _listen_anew(self) -> None:
         self._between = AudioBuffer()
         turns = self.config.turns
-        self._voice = None if turns is None else Voice(threshold=turns.threshold, min_silence_s=turns.min_silence_s)
+        self._voice = (
+            None if turns is None else StreamingVad(threshold=turns.threshold, min_silence_s=turns.min_silence_s)
+        )
         self._voice_start = self.n_heard

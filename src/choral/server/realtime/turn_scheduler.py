@@ -18,8 +18,8 @@ from choral.engine.window import Caller
 from choral.errors import ChoralError
 from choral.longform.fallback import Steps
 from choral.longform.transcriber import Transcriber
-from choral.server.realtime.hearing import Hearing, OnText
 from choral.server.realtime.turn import Turn
+from choral.server.realtime.turn_transcriber import OnText, TurnTranscriber
 
 FIRST_S = 0.8  # of a turn, before its first hypothesis: less is hardly a word
 STEP_S = 0.4  # of new sound that a hypothesis is worth
@@ -36,11 +36,11 @@ class TurnEvents:
     on_failed: Callable[[Turn, ChoralError], None]
 
 
-class Desk:
+class TurnScheduler:
     def __init__(self, transcriber: Transcriber, events: TurnEvents, post: Callable[[Future[Any]], None]) -> None:
         """`post` takes results from any thread; each is given to `take` on the session's own."""
         self._engine, self._events, self._post = transcriber.engine, events, post
-        self._hearing = Hearing(transcriber, events.on_text)
+        self._hearing = TurnTranscriber(transcriber, events.on_text)
         self.caller = Caller("interactive")
         self._over: deque[Turn] = deque()
         self._spoken: Turn | None = None

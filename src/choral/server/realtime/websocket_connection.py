@@ -19,10 +19,19 @@ from choral.jobs.tasks import end_tasks, in_thread
 from choral.server.limits import charge
 from choral.server.openai import model_names
 from choral.server.problems import Problem
-from choral.server.realtime import events
-from choral.server.realtime.config import Hints, SessionConfig
-from choral.server.realtime.messages import Close, Finish, Gone, Heard, Incoming, Outgoing, Refused, Text
-from choral.server.realtime.session import Session, Surroundings
+from choral.server.realtime import server_events
+from choral.server.realtime.session import Session, SessionDeps
+from choral.server.realtime.session_config import SessionConfig, TranscriptionConfig
+from choral.server.realtime.session_messages import (
+    AudioReceived,
+    ClientDisconnected,
+    ClientMessage,
+    CloseConnection,
+    FinishAndClose,
+    Incoming,
+    Outgoing,
+    RejectedMessage,
+)
 from choral.server.service import Service
 
 MESSAGES_AHEAD = 8
@@ -31,25 +40,25 @@ NORMAL, GOING_AWAY, POLICY = 1000, 1001, 1008
 CLOSING_S = 5.0
 
 
-class Connection:
+class RealtimeConnection:
     def __init__(self, websocket: WebSocket, service: Service, model: str, *, is_beta: bool) -> None:
         self._websocket, self._settings = websocket, service.settings
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Incoming] = SimpleQueue()
         self._outbox: asyncio.Queue[Outgoing] = asyncio.Queue()
         self._ahead = asyncio.Semaphore(MESSAGES_AHEAD)
-        around = Surroundings(
+        around = SessionDeps(
             transcriber=service.model.transcriber,
             models=model_names(service),
             buffer_s=service.settings.realtime_buffer_s,
-            measures=service.live.measures,
+            metrics=service.realtime.metrics,
             post=self._inbox.put,
             send=lambda message: self._in_loop(self._outbox.put_nowait, message),
         )
-        self._session = Session(around, SessionConfig(Hints(model)), is_beta=is_beta)
+        self._session = Session(around, SessionConfig(TranscriptionConfig(model)), is_beta=is_beta)
 
     def drain(self) -> None:
-        self._inbox.put(Finish(GOING_AWAY, "the server is being shut down"))
+        self._inbox.put(FinishAndClose(GOING_AWAY, "the server is being shut down"))
 
     async def run(self) -> None:
         """Until the client leaves, or is told to."""
@@ -60,7 +69,7 @@ class Connection:
             await asyncio.wait([worker, reader, writer], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._session.give_up()
-            self._inbox.put(Gone())
+            self._inbox.put(ClientDisconnected())
             await end_tasks([reader, writer])
             await asyncio.wait([worker], timeout=CLOSING_S)
             self._charge_rest()
@@ -72,9 +81,9 @@ class Connection:
         """The session's thread."""
         self._session.begin()
         try:
-            while not isinstance(message := self._inbox.get(), Gone):
+            while not isinstance(message := self._inbox.get(), ClientDisconnected):
                 self._session.take(message)
-                if isinstance(message, Text | Refused):
+                if isinstance(message, ClientMessage | RejectedMessage):
                     self._in_loop(self._ahead.release)
         finally:
             self._session.end()
@@ -93,7 +102,7 @@ class Connection:
         try:
             await asyncio.wait([receiving], timeout=idle_s)
             if not receiving.done():
-                self._inbox.put(Finish(NORMAL, f"nothing came for {idle_s:g} s"))
+                self._inbox.put(FinishAndClose(NORMAL, f"nothing came for {idle_s:g} s"))
             return await receiving
         finally:
             receiving.cancel()
@@ -101,15 +110,15 @@ class Connection:
     def _checked(self, text: str | None) -> Incoming:
         most = self._settings.realtime_message_bytes
         if text is None:
-            return Refused(
+            return RejectedMessage(
                 "send audio as base64 in input_audio_buffer.append, not as binary messages", "binary_message"
             )
         if len(text) > most:
             why = (
                 f"the message has {len(text)} characters and was not taken: {most} are the most, so send less at a time"
             )
-            return Refused(why, "message_too_large")
-        return Text(text)
+            return RejectedMessage(why, "message_too_large")
+        return ClientMessage(text)
 
     async def _write(self) -> None:
         while True:
@@ -118,26 +127,26 @@ class Connection:
                 await self._websocket.close(POLICY, "events are not read")
                 return
             match message:
-                case Close(code, reason):
+                case CloseConnection(code, reason):
                     await self._websocket.close(code, reason)
                     return
-                case Heard(seconds):
+                case AudioReceived(seconds):
                     try:
                         charge(self._websocket, seconds)
                     except Problem as problem:
-                        await self._send(events.error(problem, None))
+                        await self._send(server_events.error(problem, None))
                         await self._websocket.close(POLICY, "over a limit of the key")
                         return
                 case _:
                     await self._send(message)
 
-    async def _send(self, event: events.Event) -> None:
+    async def _send(self, event: server_events.Event) -> None:
         await self._websocket.send_text(json.dumps(event))  # ASCII: what a client sent as half a letter is sent back
 
     def _charge_rest(self) -> None:
         """The last seconds; they were heard, whatever the limit says."""
         while not self._outbox.empty():
-            if isinstance(message := self._outbox.get_nowait(), Heard):
+            if isinstance(message := self._outbox.get_nowait(), AudioReceived):
                 with contextlib.suppress(Problem):
                     charge(self._websocket, message.seconds)
 

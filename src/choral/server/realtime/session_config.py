@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 
-from choral.server.realtime.formats import PCM_24K, AudioFormat
+from choral.server.realtime.audio_formats import PCM_24K, AudioFormat
 from choral.types import TranscribeOptions
 
 MS = 1000
 
 
 @dataclass(frozen=True)
-class Hints:
+class TranscriptionConfig:
     """Of a session's transcription."""
 
     model: str  # as the client calls it
@@ -43,6 +43,6 @@ class ServerVad:
 
 @dataclass(frozen=True)
 class SessionConfig:
-    hints: Hints
+    hints: TranscriptionConfig
     format: AudioFormat = PCM_24K
     turns: ServerVad | None = ServerVad()  # None: the client ends them

@@ -13,9 +13,9 @@ from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
 from choral.server.fields import PROMPT_CHARACTERS
-from choral.server.realtime.config import Hints, ServerVad, SessionConfig
-from choral.server.realtime.formats import G711_RATE, PCM_RATES, AudioFormat, Encoding
+from choral.server.realtime.audio_formats import G711_RATE, PCM_RATES, AudioFormat, Encoding
 from choral.server.realtime.objects import JsonObject, shown
+from choral.server.realtime.session_config import ServerVad, SessionConfig, TranscriptionConfig
 
 TYPES: dict[str, Encoding] = {"audio/pcm": "pcm", "audio/pcmu": "pcmu", "audio/pcma": "pcma"}
 BETA_FORMATS = {
@@ -64,7 +64,7 @@ class SessionReader:
             config = replace(config, turns=_turns(given))
         return config
 
-    def _hints(self, given: JsonObject) -> Hints:
+    def _hints(self, given: JsonObject) -> TranscriptionConfig:
         model = given.text("model") or self.models[0]
         if model not in self.models:
             message = f"is {shown(model)}; there is {' and '.join(self.models)} here, which are names of the same"
@@ -77,7 +77,7 @@ class SessionReader:
             except UsageError as error:
                 raise given.wrong("language", f"cannot be taken: {error}") from error
         given.end()
-        return Hints(model, language or None, prompt or "")
+        return TranscriptionConfig(model, language or None, prompt or "")
 
 
 def _format(given: JsonObject) -> AudioFormat:

@@ -44,7 +44,7 @@ FRAME_SAMPLES = 2 * HOP_LENGTH
 OnText = Callable[[Turn, str], None]
 
 
-class Hearing:
+class TurnTranscriber:
     def __init__(self, transcriber: Transcriber, on_text: OnText) -> None:
         self._tokenizer, self._dims = transcriber.tokenizer, transcriber.dims
         self._on_text = on_text

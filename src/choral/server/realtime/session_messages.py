@@ -6,18 +6,18 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
-from choral.server.realtime.events import Event
+from choral.server.realtime.server_events import Event
 
 
 @dataclass(frozen=True)
-class Text:
+class ClientMessage:
     """A message of the client."""
 
     text: str
 
 
 @dataclass(frozen=True)
-class Refused:
+class RejectedMessage:
     """A message that was not taken, and why."""
 
     why: str
@@ -25,14 +25,14 @@ class Refused:
 
 
 @dataclass(frozen=True)
-class Answered:
+class WindowDone:
     """A window that has left the engine."""
 
     future: Future[Any]
 
 
 @dataclass(frozen=True)
-class Finish:
+class FinishAndClose:
     """What was said is finished, and then the session is over."""
 
     close_code: int
@@ -40,24 +40,24 @@ class Finish:
 
 
 @dataclass(frozen=True)
-class Gone:
+class ClientDisconnected:
     """The client has left: nothing matters any more."""
 
 
-Incoming = Text | Refused | Answered | Finish | Gone
+Incoming = ClientMessage | RejectedMessage | WindowDone | FinishAndClose | ClientDisconnected
 
 
 @dataclass(frozen=True)
-class Heard:
+class AudioReceived:
     """So much sound came, for the account of the key."""
 
     seconds: float
 
 
 @dataclass(frozen=True)
-class Close:
+class CloseConnection:
     code: int
     reason: str
 
 
-Outgoing = Event | Heard | Close
+Outgoing = Event | AudioReceived | CloseConnection

@@ -14,10 +14,10 @@ from audio.media_files import Sound
 from choral.api import Model
 from choral.longform.fallback import Steps
 from choral.server.realtime.buffer import AudioBuffer
-from choral.server.realtime.config import Hints
-from choral.server.realtime.desk import Desk, TurnEvents
-from choral.server.realtime.hearing import LONGEST_S, Hearing
+from choral.server.realtime.session_config import TranscriptionConfig
 from choral.server.realtime.turn import Turn
+from choral.server.realtime.turn_scheduler import TurnEvents, TurnScheduler
+from choral.server.realtime.turn_transcriber import LONGEST_S, TurnTranscriber
 from live_client import RATE, silence, words
 
 PARTS = ("dashwood had then", "how much there might be", "young man", "woman", "made still more respectable", "himself")
@@ -33,8 +33,8 @@ class Speaker:
     """Says something, and has it heard each time."""
 
     def __init__(self, model: Model, prompt: str = "") -> None:
-        self.model, self.turn = model, Turn(Hints("tiny.en", prompt=prompt), 0, AudioBuffer())
-        self.hearing = Hearing(model.transcriber, lambda turn, text: self.texts.append(text))
+        self.model, self.turn = model, Turn(TranscriptionConfig("tiny.en", prompt=prompt), 0, AudioBuffer())
+        self.hearing = TurnTranscriber(model.transcriber, lambda turn, text: self.texts.append(text))
         self.texts: list[str] = []
 
     def hear(self, steps: Steps[None]) -> None:
@@ -81,7 +81,7 @@ def test_a_long_turn_is_cut_where_sentences_end(model: Model, long_sound: Sound)
 
 
 def test_a_turn_that_is_far_ahead_is_caught_up_with(model: Model, long_sound: Sound) -> None:
-    """Text was shown, and then more sound came at once than a window holds."""
+    """ClientMessage was shown, and then more sound came at once than a window holds."""
     speaker = Speaker(model)
     speaker.say(long_sound[: 4 * RATE], 1.0)
     shown = "".join(speaker.texts)
@@ -104,9 +104,9 @@ def test_what_was_shown_need_not_be_followed_by_more(model: Model, sentences: li
 
 def test_a_session_that_was_given_up_asks_for_nothing_more(model: Model, sentences: list[Sound]) -> None:
     events = TurnEvents(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
-    desk = Desk(model.transcriber, events, lambda future: None)
+    desk = TurnScheduler(model.transcriber, events, lambda future: None)
     model.transcriber.engine.give_up(desk.caller)  # the client has left, and the thread does not know yet
-    turn = Turn(Hints("tiny.en"), 0, AudioBuffer(sentences[1]))
+    turn = Turn(TranscriptionConfig("tiny.en"), 0, AudioBuffer(sentences[1]))
     turn.end()
     desk.finish(turn)
     assert desk.is_idle
