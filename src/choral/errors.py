@@ -32,8 +32,12 @@ ChoralError
 └── RedisUnavailable      9  503   Redis cannot be reached, or refuses; worth another try
 
 The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
-`is_worth_another_try` tells a failure that may pass, of a network, a disk or an engine, from one that stays.
+`is_retryable` tells a failure that may pass, of a network, a disk or an engine, from one that stays.
 """
+
+from __future__ import annotations
+
+import warnings
 
 
 class ChoralError(Exception):
@@ -41,7 +45,13 @@ class ChoralError(Exception):
 
     exit_code = 1
     http_status = 500
-    is_worth_another_try = False
+    is_retryable = False
+
+    @property
+    def is_worth_another_try(self) -> bool:
+        """Deprecated name of `is_retryable`."""
+        warnings.warn("is_worth_another_try is deprecated: use is_retryable", DeprecationWarning, stacklevel=2)
+        return self.is_retryable
 
 
 class UsageError(ChoralError):
@@ -88,12 +98,12 @@ class AudioTooLarge(AudioError):
 
 class FetchFailed(AudioError):
     http_status = 502
-    is_worth_another_try = True
+    is_retryable = True
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(text)
         if is_final:  # the server understood, and said no
-            self.is_worth_another_try = False
+            self.is_retryable = False
 
 
 class ModelError(ChoralError):
@@ -110,18 +120,18 @@ class ModelCorrupt(ModelError):
 
 class DownloadFailed(ModelError):
     http_status = 502
-    is_worth_another_try = True
+    is_retryable = True
 
 
 class StorageError(ChoralError):
     exit_code = 5
     http_status = 507
-    is_worth_another_try = True
+    is_retryable = True
 
 
 class EngineError(ChoralError):
     exit_code = 6
-    is_worth_another_try = True
+    is_retryable = True
 
 
 class EngineClosed(EngineError):
@@ -175,4 +185,4 @@ class JobTimeout(JobError):
 class RedisUnavailable(ChoralError):
     exit_code = 9
     http_status = 503
-    is_worth_another_try = True
+    is_retryable = True

@@ -82,7 +82,7 @@ def test_errors_are_those_of_recording_open(pool: PrepPool, server: LocalServer,
         with pytest.raises(type(expected.value)) as caught:
             pool.submit(audio).result(20)
         assert str(caught.value) == str(expected.value)
-        assert not caught.value.is_worth_another_try
+        assert not caught.value.is_retryable
 
 
 def test_ten_gigabytes_announced(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_byte_now_and_then(make_pool: Callable[..., PrepPool], tones: Sound, s
     start_s = time.monotonic()
     with pytest.raises(FetchFailed, match="no answer in time") as caught:
         pool.submit(stalling).result(20)
-    assert caught.value.is_worth_another_try
+    assert caught.value.is_retryable
     trickle = server.add("/trickle", wav(np.tile(tones, 30)), delay_s=0.3)
     with pytest.raises(FetchFailed, match="took over 1 s"):
         pool.submit(trickle).result(20)
@@ -248,7 +248,7 @@ def test_a_full_disk_is_worth_another_try(pool: PrepPool, tones: Sound, monkeypa
     monkeypatch.setattr("choral.audio.prep.pool.temporary_file", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
     with pytest.raises(StorageError, match="no space left") as caught:
         pool.submit(wav(tones)).result(20)
-    assert caught.value.is_worth_another_try
+    assert caught.value.is_retryable
 
 
 def test_silence_and_emptiness(pool: PrepPool) -> None:

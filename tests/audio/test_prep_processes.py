@@ -54,7 +54,7 @@ def test_a_file_that_ends_its_decoder_fails_alone(
         else:
             with pytest.raises(NotAudio, match=CRASHES[name]) as caught:
                 future.result(20)
-            assert not caught.value.is_worth_another_try
+            assert not caught.value.is_retryable
     wait_until(lambda: pool.backlog == EMPTY)
 
 

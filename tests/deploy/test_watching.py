@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from choral.bench.redis_server import RedisServer, free_port
-from choral.jobs.metrics import Metrics as WorkerMetrics
+from choral.jobs.metrics import WorkerMetrics
 from command_lines import DEPLOY
 from live_server import LiveServer, running
 

@@ -17,14 +17,14 @@ import os
 import torch
 from choral.bench.serve.tree import memory_bytes
 from choral.engine.torch_device import keep_few_products
-from choral.jobs.heaps import give_back
+from choral.common.malloc import trim_malloc
 
 {first}
 weight = torch.ones(1536, 384, dtype=torch.bfloat16)
 for n_rows in range(2, 402):
     torch.nn.functional.linear(torch.ones(n_rows, 384, dtype=torch.bfloat16), weight)
     if n_rows in (101, 401):
-        give_back()
+        trim_malloc()
         print(memory_bytes(os.getpid()))
 """
 

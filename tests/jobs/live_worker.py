@@ -13,10 +13,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import choral
 from choral.audio.prep.pool import PrepPool
 from choral.jobs import WorkerSettings
-from choral.jobs.connection import connect, shown_redis
-from choral.jobs.keys import Keys
-from choral.jobs.metrics import Metrics
-from choral.jobs.store import Store
+from choral.jobs.job_queue import JobQueue
+from choral.jobs.metrics import WorkerMetrics
+from choral.jobs.redis_connection import connect, redact_redis_url
+from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.worker import Worker
 
 SECRET = "s3cret"
@@ -24,7 +24,7 @@ SECRET = "s3cret"
 
 class LiveWorker:
     def __init__(self, url: str, model: choral.Model, pool: PrepPool, is_burst: bool, **settings: object) -> None:
-        self.metrics = Metrics()
+        self.metrics = WorkerMetrics()
         self._url, self._model, self._pool, self._is_burst = url, model, pool, is_burst
         self._settings = WorkerSettings(**{"retry_s": 0.05, "webhook_retry_s": 0.05, **settings})  # type: ignore[arg-type]
         self._loop = asyncio.new_event_loop()
@@ -56,8 +56,8 @@ class LiveWorker:
 
     async def _main(self) -> None:
         async with connect(self._url) as redis:
-            store = Store(redis, Keys())
-            shown = shown_redis(self._url)
+            store = JobQueue(redis, RedisKeys())
+            shown = redact_redis_url(self._url)
             worker = Worker(
                 store, self._model, self._pool, self._settings,
                 shown=shown, webhook_secret=SECRET, metrics=self.metrics,

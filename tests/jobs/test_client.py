@@ -16,11 +16,11 @@ import redis as library
 from choral import errors
 from choral.bench.redis_server import RedisServer, free_port
 from choral.jobs import AsyncClient, Client, ClientSettings
-from choral.jobs.connection import connect
-from choral.jobs.held import HeldJob
-from choral.jobs.keys import Keys
-from choral.jobs.ledger import Ledger
-from choral.jobs.store import PRIORITIES, Store
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.job_queue import PRIORITIES, JobQueue
+from choral.jobs.redis_connection import connect
+from choral.jobs.redis_keys import RedisKeys
+from choral.jobs.worker_queue import WorkerQueue
 from choral.types import TranscribeOptions, Transcript
 
 TRANSCRIPT = Transcript("Hello.", (), "en", None, 1.0)
@@ -35,17 +35,17 @@ def client(redis_url: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def as_worker(redis_url: str) -> Callable[..., HeldJob]:
+def as_worker(redis_url: str) -> Callable[..., ActiveJob]:
     """Takes the next job and, if told to, ends it."""
 
-    def act(*, succeed: bool = False, error: errors.ChoralError | None = None) -> HeldJob:
-        async def whole() -> HeldJob:
+    def act(*, succeed: bool = False, error: errors.ChoralError | None = None) -> ActiveJob:
+        async def whole() -> ActiveJob:
             redis = connect(redis_url)
-            ledger = Ledger(Store(redis, Keys()), "worker")
-            await ledger.store.make_groups()
+            ledger = WorkerQueue(JobQueue(redis, RedisKeys()), "worker")
+            await ledger.store.create_groups()
             [entry] = await ledger.read(PRIORITIES, 1)
             job = await ledger.begin(entry, 2)
-            assert isinstance(job, HeldJob)
+            assert isinstance(job, ActiveJob)
             if succeed:
                 await ledger.succeed(job, TRANSCRIPT)
             if error is not None:
@@ -61,7 +61,7 @@ def as_worker(redis_url: str) -> Callable[..., HeldJob]:
 
 
 @pytest.mark.parametrize("size", [1, 1000, 1001, 8_999_999])
-def test_audio_arrives_byte_for_byte(client: Client, as_worker: Callable[..., HeldJob], size: int) -> None:
+def test_audio_arrives_byte_for_byte(client: Client, as_worker: Callable[..., ActiveJob], size: int) -> None:
     data = bytes(range(256)) * (size // 256 + 1)
     client.submit(data[:size])
     job = as_worker()
@@ -69,7 +69,7 @@ def test_audio_arrives_byte_for_byte(client: Client, as_worker: Callable[..., He
     assert job.audio == data[:size]
 
 
-def test_a_blob_goes_with_its_job(client: Client, redis_url: str, as_worker: Callable[..., HeldJob]) -> None:
+def test_a_blob_goes_with_its_job(client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
     client.submit(b"x" * 2000)
     with library.Redis.from_url(redis_url) as plain:
         [blob] = plain.keys("{choral}:blob:*")
@@ -81,7 +81,7 @@ def test_a_blob_goes_with_its_job(client: Client, redis_url: str, as_worker: Cal
         assert len(plain.keys("{choral}:blob:*")) == 1
 
 
-def test_files_streams_addresses_and_paths(client: Client, as_worker: Callable[..., HeldJob], tmp_path: Path) -> None:
+def test_files_streams_addresses_and_paths(client: Client, as_worker: Callable[..., ActiveJob], tmp_path: Path) -> None:
     file = tmp_path / "talk.wav"
     file.write_bytes(b"RIFF")
     client.submit(file)
@@ -135,7 +135,7 @@ def test_a_full_queue_refuses_and_keeps_no_blob(client: Client, redis_url: str) 
     assert client.counts().waiting == {"interactive": 3, "batch": 1}
 
 
-def test_waiting_ends_when_the_job_does(client: Client, as_worker: Callable[..., HeldJob]) -> None:
+def test_waiting_ends_when_the_job_does(client: Client, as_worker: Callable[..., ActiveJob]) -> None:
     job_id = client.submit(b"x", callback="http://example.org")
     with pytest.raises(errors.JobNotReady, match="queued"):
         client.result(job_id)
@@ -172,7 +172,7 @@ def test_closing_ends_what_others_wait_for(redis_url: str) -> None:
     client.close()
 
 
-def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[..., HeldJob]) -> None:
+def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[..., ActiveJob]) -> None:
     job_id = client.submit(b"x", name="talk.mp3")
     as_worker(error=errors.NotAudio("it is no audio"))
     with pytest.raises(errors.JobFailed, match=r"talk\.mp3\): it is no audio"):
@@ -189,14 +189,14 @@ def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[...
 
 
 def test_an_ended_job_is_forgotten_when_asked(
-    client: Client, redis_url: str, as_worker: Callable[..., HeldJob]
+    client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]
 ) -> None:
     job = client.submit(bytes(5000))
     with pytest.raises(errors.JobNotReady, match="queued: cancel it first"):
-        client.forget(job)
+        client.delete(job)
     as_worker(succeed=True)
-    client.forget(job)
-    for look in (client.show, client.result, client.forget):
+    client.delete(job)
+    for look in (client.show, client.result, client.delete):
         with pytest.raises(errors.JobNotFound):
             look(job)
     assert client.list() == []
@@ -206,7 +206,7 @@ def test_an_ended_job_is_forgotten_when_asked(
         assert not plain.keys("*result:*")
 
 
-def test_many_wait_at_once_on_one_connection(redis_url: str, as_worker: Callable[..., HeldJob]) -> None:
+def test_many_wait_at_once_on_one_connection(redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
     async def whole() -> list[Transcript]:
         async with AsyncClient(redis_url) as client:
             ids = [await client.submit(b"x") for _ in range(5)]

@@ -20,8 +20,8 @@ from choral.audio.prep.settings import PrepSettings
 from choral.bench.chaos import is_same
 from choral.bench.load import read_samples, write_flac
 from choral.bench.redis_server import RedisServer
-from choral.jobs import Client, ClientSettings, webhooks
-from choral.jobs.notice import signature
+from choral.jobs import Client, ClientSettings, webhook_delivery
+from choral.jobs.webhook_delivery import signature
 from live_worker import SECRET, receiving, wait_until, working
 from local_server import LocalServer, serve
 from remote.test_guard import trickling
@@ -321,7 +321,7 @@ def test_webhooks_are_tried_again_and_every_try_is_on_the_record(
     n_tries: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(webhooks, "EVERY_S", 0.02)
+    monkeypatch.setattr(webhook_delivery, "EVERY_S", 0.02)
     with receiving() as receiver:
         receiver.statuses = list(statuses)
         job_id = client.submit(b"no audio", callback=receiver.url)

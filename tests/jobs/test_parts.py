@@ -8,23 +8,23 @@ import logging
 
 import pytest
 
+from choral.common.backoff import backoff_s
+from choral.common.logs import JsonFormatter, TextFormatter
 from choral.errors import UsageError
 from choral.jobs import ClientSettings, WorkerSettings
-from choral.jobs.backoff import backoff_s
-from choral.jobs.batches import Batches
-from choral.jobs.connection import connect, shown_redis
-from choral.jobs.held import HeldJob
-from choral.jobs.intake import Intake
-from choral.jobs.keys import Keys
-from choral.jobs.ledger import Ledger
-from choral.jobs.logs import JsonLines, TextLines
-from choral.jobs.metrics import Metrics
-from choral.jobs.notice import body_of, signature
-from choral.jobs.rates import RateMeter
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.batches import BatchFormer
+from choral.jobs.heartbeat import RateMeter
+from choral.jobs.job_fetcher import JobFetcher
+from choral.jobs.job_queue import JobQueue
+from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.record import FIELDS, read_record
+from choral.jobs.redis_connection import connect, redact_redis_url
+from choral.jobs.redis_keys import RedisKeys
+from choral.jobs.redis_retry import RedisRetry
 from choral.jobs.request import AudioRef, JobRequest
-from choral.jobs.steady import Steady
-from choral.jobs.store import Store
+from choral.jobs.webhook_delivery import signature, webhook_body
+from choral.jobs.worker_queue import WorkerQueue
 from choral.types import Priority, TranscribeOptions
 
 
@@ -34,21 +34,21 @@ def request_of(job_id: str, priority: Priority = "interactive") -> JobRequest:
     )
 
 
-def held(job_id: str = "job") -> HeldJob:
-    return HeldJob(request_of(job_id), b"", 1, 0.0, fetch_s=0.5, decode_s=0.25)
+def held(job_id: str = "job") -> ActiveJob:
+    return ActiveJob(request_of(job_id), b"", 1, 0.0, fetch_s=0.5, decode_s=0.25)
 
 
 @pytest.mark.parametrize("room", [1, 2, 5, 16])
 def test_interactive_goes_first_and_batch_never_starves(redis_url: str, room: int) -> None:
     async def taken() -> list[str]:
         async with connect(redis_url) as redis:
-            store = Store(redis, Keys())
-            ledger = Ledger(store, "worker")
-            await store.make_groups()
+            store = JobQueue(redis, RedisKeys())
+            ledger = WorkerQueue(store, "worker")
+            await store.create_groups()
             for i in range(60):
                 await store.submit(request_of(f"batch-{i}", "batch"), b"x", 1000)
                 await store.submit(request_of(f"interactive-{i}"), b"x", 1000)
-            intake = Intake(ledger, Steady(ledger, "redis"), WorkerSettings(), Metrics())
+            intake = JobFetcher(ledger, RedisRetry(ledger, "redis"), WorkerSettings(), WorkerMetrics())
             found: list[str] = []
             while len(found) < 60:
                 found += [job.id for job in await intake.take(room, 0.1)]
@@ -67,14 +67,14 @@ def test_interactive_goes_first_and_batch_never_starves(redis_url: str, room: in
 def test_a_worker_that_has_just_come_claims_nothing(redis_url: str) -> None:
     async def claimed() -> list[list[str]]:
         async with connect(redis_url) as redis:
-            store = Store(redis, Keys())
-            dead, alive = Ledger(store, "dead"), Ledger(store, "alive")
-            await store.make_groups()
+            store = JobQueue(redis, RedisKeys())
+            dead, alive = WorkerQueue(store, "dead"), WorkerQueue(store, "alive")
+            await store.create_groups()
             await store.submit(request_of("job"), b"x", 10)
             [entry] = await dead.read(["interactive"], 1)
             await dead.begin(entry, 2)
-            steady = Steady(alive, "redis")
-            intake = Intake(alive, steady, WorkerSettings(claim_after_s=2.0), Metrics())
+            steady = RedisRetry(alive, "redis")
+            intake = JobFetcher(alive, steady, WorkerSettings(claim_after_s=2.0), WorkerMetrics())
             await asyncio.sleep(2.1)
             steady._changed_s += 2.1  # as if Redis had just come back
             early = [job.id for job in await intake.take(1, 0.01)]
@@ -88,7 +88,7 @@ def test_jobs_wait_for_their_batch_where_the_runner_wants_it(caplog: pytest.LogC
     caplog.set_level(logging.INFO, "choral.jobs")
 
     async def scene(holds: bool) -> list[bool]:
-        batches = Batches(3, 0.2, Metrics(), holds=holds)
+        batches = BatchFormer(3, 0.2, WorkerMetrics(), holds=holds)
         first = batches.join(held())
         waiting = asyncio.create_task(batches.ready(first))
         await asyncio.sleep(0.05)
@@ -124,8 +124,8 @@ def test_pauses_double_and_differ() -> None:
 def test_log_lines_name_the_job() -> None:
     record = logging.LogRecord("choral.jobs", logging.WARNING, "", 0, "failed: %s", ("why",), None)
     record.job = "abc"
-    assert "WARNING job abc: failed: why" in TextLines().format(record)
-    fields = json.loads(JsonLines(worker="me").format(record))
+    assert "WARNING job abc: failed: why" in TextFormatter().format(record)
+    fields = json.loads(JsonFormatter(worker="me").format(record))
     assert (fields["job"], fields["level"], fields["message"], fields["worker"]) == (
         "abc",
         "warning",
@@ -136,7 +136,7 @@ def test_log_lines_name_the_job() -> None:
 
 def test_rates_are_those_of_the_last_minute(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = 100.0
-    monkeypatch.setattr("choral.jobs.rates.time.monotonic", lambda: now_s)
+    monkeypatch.setattr("choral.jobs.heartbeat.time.monotonic", lambda: now_s)
     meter = RateMeter()
     for _ in range(300):
         now_s += 1.0
@@ -160,9 +160,9 @@ def test_a_record_says_all_as_json_and_no_job_is_none() -> None:
     assert (record.id, record.due_at, record.is_cancel_wanted, record.attempts) == ("job", 20.0, True, 0)
     fields = json.loads(record.to_json())
     assert (fields["id"], fields["state"], fields["request"]["options"]) == ("job", "waiting", {"beam_size": 2})
-    body = json.loads(body_of(record, b'{"text": "x"}', ""))
+    body = json.loads(webhook_body(record, b'{"text": "x"}', ""))
     assert (body["id"], body["status"], body["result"]) == ("job", "waiting", {"text": "x"})
-    long = json.loads(body_of(record, json.dumps({"text": "x" * 300_000}).encode(), "https://example.org/{id}"))
+    long = json.loads(webhook_body(record, json.dumps({"text": "x" * 300_000}).encode(), "https://example.org/{id}"))
     assert (long["result"], long["result_url"]) == (None, "https://example.org/job")
 
 
@@ -203,9 +203,9 @@ def test_settings_that_cannot_be(kind: type, given: dict[str, object]) -> None:
 def test_namespaces_that_cannot_be() -> None:
     for name in ("", "a b", "{x}", "x" * 65):
         with pytest.raises(UsageError, match="namespace"):
-            Keys(name)
+            RedisKeys(name)
 
 
 def test_the_address_of_redis_for_people() -> None:
-    assert shown_redis("redis://user:secret@host:6380/2") == "host:6380/2"
-    assert shown_redis("unix:///run/redis.sock?db=1") == "/run/redis.sock"
+    assert redact_redis_url("redis://user:secret@host:6380/2") == "host:6380/2"
+    assert redact_redis_url("unix:///run/redis.sock?db=1") == "/run/redis.sock"

@@ -11,7 +11,7 @@ import pytest
 from choral.api import Model, load
 from choral.errors import UsageError
 from choral.formats import render
-from choral.jobs.transcripts import from_json, to_json
+from choral.jobs.record import transcript_from_json, transcript_to_json
 from choral.types import Transcript
 
 
@@ -68,6 +68,6 @@ def test_only_for_those_who_ask(model: Model, jfk: Path) -> None:
 
 def test_written_and_read_again(model: Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk, token_logprobs=True)
-    assert from_json(to_json(transcript)) == transcript
+    assert transcript_from_json(transcript_to_json(transcript)) == transcript
     written = json.loads(render(transcript, "verbose_json"))["segments"]
     assert [tuple(own["token_logprobs"]) for own in written] == [own.token_logprobs for own in transcript.segments]

@@ -309,7 +309,7 @@ def test_a_server_that_never_ends_meets_the_limit(start: bytes) -> None:
         with pytest.raises(FetchFailed, match=r"took over 0\.4 s") as caught:
             fetch(url, total_timeout_s=0.4, stall_timeout_s=5, guard=Guard(("127.0.0.1",)))
         assert time.monotonic() - start_s < 2
-        assert caught.value.is_worth_another_try
+        assert caught.value.is_retryable
 
 
 def test_a_cut_lifeline_ends_a_fetch_at_once() -> None:
@@ -338,4 +338,4 @@ def test_what_the_server_denies_for_good_is_not_tried_again(server: LocalServer)
     for status, is_worth in ((400, False), (451, False), (500, True), (503, True), (429, True)):
         with pytest.raises(FetchFailed) as caught:
             fetch(server.add("/status", statuses=[status]), guard=Guard((server.host,)))
-        assert caught.value.is_worth_another_try is is_worth
+        assert caught.value.is_retryable is is_worth

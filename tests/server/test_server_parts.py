@@ -12,8 +12,8 @@ import pytest
 import choral
 from choral.audio.prep.pool import OpenFile, PrepPool
 from choral.audio.prep.settings import PrepSettings
+from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull, UsageError
-from choral.jobs.heaps import loaded_for_good
 from choral.server.answers import TextSoFar
 from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
 from choral.server.limits import Meter
@@ -104,7 +104,7 @@ def test_keys(tmp_path: Path) -> None:
 
 def test_what_was_loaded_is_left_out_of_collections() -> None:
     before = gc.get_freeze_count()
-    with loaded_for_good():
+    with frozen_gc():
         assert gc.get_freeze_count() > before + 1000
     assert gc.get_freeze_count() == 0
 
@@ -112,7 +112,7 @@ def test_what_was_loaded_is_left_out_of_collections() -> None:
 def test_free_memory_goes_back_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[float] = []
     monkeypatch.setattr("choral.server.upkeep.TRIM_EVERY_S", 0.01)
-    monkeypatch.setattr("choral.server.upkeep.give_back", lambda: given_back.append(time.monotonic()))
+    monkeypatch.setattr("choral.server.upkeep.trim_malloc", lambda: given_back.append(time.monotonic()))
 
     async def run() -> None:
         async with asyncio.timeout(20), upkeep():

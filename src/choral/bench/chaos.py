@@ -24,7 +24,7 @@ from choral.bench.redis_server import RedisServer
 from choral.bench.web_end import WebEnd
 from choral.errors import EngineError, RedisUnavailable
 from choral.jobs.record import JobRecord
-from choral.jobs.sync import Client
+from choral.jobs.sync_client import Client
 from choral.types import Priority, Transcript
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from choral.jobs.notice import signature
+from choral.jobs.webhook_delivery import signature
 
 
 class WebEnd:

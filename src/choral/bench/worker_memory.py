@@ -18,7 +18,7 @@ from choral.bench.load import Sound, joined, write_requests
 from choral.bench.redis_server import RedisServer
 from choral.bench.serve import tree
 from choral.errors import EngineError
-from choral.jobs.sync import Client
+from choral.jobs.sync_client import Client
 
 SETTLE_S = 3.0  # for the last job's leftovers to go
 AHEAD = 100  # jobs that wait in the queue

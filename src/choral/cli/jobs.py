@@ -18,7 +18,7 @@ from choral.formats import FORMATS, render
 
 if TYPE_CHECKING:
     from choral.jobs.record import JobRecord
-    from choral.jobs.sync import Client
+    from choral.jobs.sync_client import Client
 
 NAME_WIDTH = 40
 Run = Callable[[argparse.Namespace], int]

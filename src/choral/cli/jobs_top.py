@@ -13,8 +13,8 @@ from choral.cli.queue_flags import open_client
 from choral.cli.table import aligned
 
 if TYPE_CHECKING:
-    from choral.jobs.status import WorkerStatus
-    from choral.jobs.sync import Client
+    from choral.jobs.record import WorkerStatus
+    from choral.jobs.sync_client import Client
 
 EVERY_S = 1.0
 

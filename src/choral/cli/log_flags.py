@@ -9,7 +9,7 @@ from choral.cli.arguments import describe
 
 
 def add_log_flags(group: argparse._ArgumentGroup) -> None:
-    from choral.jobs.logs import LogFormat
+    from choral.common.logs import LogFormat
 
     formats = get_args(LogFormat)
     group.add_argument(

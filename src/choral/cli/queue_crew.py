@@ -15,7 +15,7 @@ from choral.errors import ChoralError, RedisUnavailable
 
 if TYPE_CHECKING:
     from choral.jobs.record import JobRecord
-    from choral.jobs.sync import Client
+    from choral.jobs.sync_client import Client
 
 PAUSE_S = 1.0
 MOST_TRIES = 60

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from choral.jobs.sync import Client
+    from choral.jobs.sync_client import Client
 
 
 def add_redis_flags(group: argparse._ArgumentGroup) -> None:

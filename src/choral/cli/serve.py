@@ -88,8 +88,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
-    from choral.jobs.heaps import share_heaps
-    from choral.jobs.logs import write_logs
+    from choral.common.logs import configure_logging
+    from choral.common.malloc import limit_malloc_arenas
     from choral.remote.guard import Guard
     from choral.server.jobs.settings import JobSettings
     from choral.server.keys import KeyRing
@@ -107,13 +107,13 @@ def run(arguments: argparse.Namespace) -> int:
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
-    share_heaps()
+    limit_malloc_arenas()
     with (
         traced(is_wanted=arguments.otel) as tracing,
         bind(settings.host, settings.port) as bound,
         closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model,
     ):
-        write_logs(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
+        configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
         asyncio.run(serve(model, prep, settings, jobs, keys, bound, tracing))
     return 0
 
@@ -140,7 +140,7 @@ async def serve(
     tracing: Tracing | None = None,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
-    from choral.jobs.heaps import loaded_for_good
+    from choral.common.malloc import frozen_gc
     from choral.server.app import create_app
     from choral.server.jobs.charges import JobCharges
     from choral.server.jobs.opening import opened_meters, opened_store, state_folder
@@ -157,7 +157,7 @@ async def serve(
             secret = os.environ.get(SECRET, "")
             store = await stack.enter_async_context(opened_store(service, jobs, folder, charges, secret))
             listener = Listener(create_app(service, keys, store, meters, tracing), service)
-            stack.enter_context(loaded_for_good())
+            stack.enter_context(frozen_gc())
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
             async with upkeep():

@@ -18,7 +18,7 @@ from choral.errors import AudioError, UsageError
 from choral.types import Priority
 
 if TYPE_CHECKING:
-    from choral.jobs.sync import Client
+    from choral.jobs.sync_client import Client
 
 DESCRIPTION = """\
 Send audio to the queue in Redis, where workers (`choral worker`) transcribe it, and print the ids of

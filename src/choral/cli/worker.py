@@ -77,8 +77,8 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
-    from choral.jobs.heaps import share_heaps
-    from choral.jobs.logs import write_logs
+    from choral.common.logs import configure_logging
+    from choral.common.malloc import limit_malloc_arenas
     from choral.jobs.settings import WorkerSettings
     from choral.jobs.worker import new_worker_name
     from choral.remote.guard import Guard
@@ -87,11 +87,11 @@ def run(arguments: argparse.Namespace) -> int:
     prep = PrepSettings(**given_options(arguments, PrepSettings))
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     secret = read_secret(arguments.webhook_secret_file)
-    share_heaps()
+    limit_malloc_arenas()
     asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
     with closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model:
         name = new_worker_name()
-        write_logs(
+        configure_logging(
             arguments.log_format, worker=name, is_quiet=arguments.quiet
         )  # not before: a bar may be on the screen
         asyncio.run(work(arguments, name, model, prep, settings, secret))
@@ -118,22 +118,29 @@ async def work(
     arguments: argparse.Namespace, name: str, model: Model, prep: PrepSettings, settings: WorkerSettings, secret: str
 ) -> None:
     from choral.audio.prep.pool import PrepPool
-    from choral.jobs.connection import chosen_url, connect, shown_redis
-    from choral.jobs.keys import Keys
-    from choral.jobs.metrics import Metrics, served
-    from choral.jobs.store import Store
+    from choral.jobs.job_queue import JobQueue
+    from choral.jobs.metrics import WorkerMetrics, serve_metrics
+    from choral.jobs.redis_connection import connect, redact_redis_url, resolve_redis_url
+    from choral.jobs.redis_keys import RedisKeys
     from choral.jobs.worker import Worker, log
 
-    url = chosen_url(arguments.redis)
-    metrics = Metrics()
+    url = resolve_redis_url(arguments.redis)
+    metrics = WorkerMetrics()
     async with connect(url) as redis:
-        with PrepPool(prep) as pool, served(metrics, arguments.metrics_port):
-            store = Store(redis, Keys(settings.namespace))
+        with PrepPool(prep) as pool, serve_metrics(metrics, arguments.metrics_port):
+            store = JobQueue(redis, RedisKeys(settings.namespace))
             worker = Worker(
-                store, model, pool, settings, shown=shown_redis(url), name=name, webhook_secret=secret, metrics=metrics
+                store,
+                model,
+                pool,
+                settings,
+                shown=redact_redis_url(url),
+                name=name,
+                webhook_secret=secret,
+                metrics=metrics,
             )
             stop_on_signals(worker.stop)
-            log.info("%s takes jobs from %s with %s on %s", name, shown_redis(url), model.name, model.device)
+            log.info("%s takes jobs from %s with %s on %s", name, redact_redis_url(url), model.name, model.device)
             await worker.run(is_burst=arguments.burst)
             log.info("%s ends", name)
 

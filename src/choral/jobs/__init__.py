@@ -7,13 +7,13 @@ if TYPE_CHECKING:
     from choral.jobs.client import AsyncClient
     from choral.jobs.record import JobRecord
     from choral.jobs.settings import ClientSettings, WorkerSettings
-    from choral.jobs.sync import Client
+    from choral.jobs.sync_client import Client
 
 __all__ = ["AsyncClient", "Client", "ClientSettings", "JobRecord", "WorkerSettings"]
 
 _HOMES = {
     "AsyncClient": "choral.jobs.client",
-    "Client": "choral.jobs.sync",
+    "Client": "choral.jobs.sync_client",
     "ClientSettings": "choral.jobs.settings",
     "JobRecord": "choral.jobs.record",
     "WorkerSettings": "choral.jobs.settings",

@@ -11,13 +11,13 @@ import asyncio
 import logging
 import time
 
-from choral.jobs.held import HeldJob
-from choral.jobs.metrics import Metrics
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.metrics import WorkerMetrics
 
 log = logging.getLogger("choral.jobs")
 
 
-class Batch:
+class JobBatch:
     def __init__(self, number: int) -> None:
         self.number = number
         self.closed = asyncio.Event()
@@ -53,17 +53,17 @@ class Batch:
             )
 
 
-class Batches:
-    def __init__(self, size: int, wait_s: float, metrics: Metrics, *, holds: bool) -> None:
+class BatchFormer:
+    def __init__(self, size: int, wait_s: float, metrics: WorkerMetrics, *, holds: bool) -> None:
         self._size, self._wait_s, self._metrics, self._holds = size, wait_s, metrics, holds
-        self._open: Batch | None = None
+        self._open: JobBatch | None = None
         self._n_batches = 0
 
-    def join(self, job: HeldJob) -> Batch:
+    def join(self, job: ActiveJob) -> JobBatch:
         """The batch of a job whose prep is over, well or not."""
         if self._open is None:
             self._n_batches += 1
-            self._open = Batch(self._n_batches)
+            self._open = JobBatch(self._n_batches)
             asyncio.get_running_loop().call_later(self._wait_s, self._close, self._open)
         batch = self._open
         batch.n_jobs += 1
@@ -72,11 +72,11 @@ class Batches:
             self._close(batch)
         return batch
 
-    async def ready(self, batch: Batch) -> None:
+    async def ready(self, batch: JobBatch) -> None:
         if self._holds:
             await batch.closed.wait()
 
-    def _close(self, batch: Batch) -> None:
+    def _close(self, batch: JobBatch) -> None:
         if not batch.closed.is_set():
             self._open = None
             self._metrics.batch_sizes.observe(batch.n_jobs)

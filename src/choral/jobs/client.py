@@ -13,22 +13,21 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO
 
 from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
-from choral.jobs import transcripts
-from choral.jobs.connection import RedisError, chosen_url, connect, redis_errors, shown_redis
-from choral.jobs.keys import Keys
-from choral.jobs.record import ENDED, JobRecord
+from choral.jobs.event_watcher import EventWatcher
+from choral.jobs.job_queue import JobQueue, QueueCounts
+from choral.jobs.record import ENDED, JobRecord, WorkerStatus, transcript_from_json
+from choral.jobs.redis_connection import RedisError, connect, redact_redis_url, redis_errors, resolve_redis_url
+from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import JobRequest, new_id, require_id
 from choral.jobs.settings import ClientSettings
-from choral.jobs.status import WorkerStatus
-from choral.jobs.store import QueueCounts, Store
 from choral.jobs.uploads import Upload, open_upload
-from choral.jobs.watch import Watch
 from choral.types import Priority, TranscribeOptions, Transcript
 
 AudioToSend = str | os.PathLike[str] | bytes | bytearray | BinaryIO
@@ -42,12 +41,12 @@ class AsyncClient:
 
     def __init__(self, url: str | None = None, settings: ClientSettings | None = None) -> None:
         """Without an address it is the one in CHORAL_REDIS, or this machine's."""
-        address = chosen_url(url)
-        self.shown = shown_redis(address)  # for messages: without the password
+        address = resolve_redis_url(url)
+        self.shown = redact_redis_url(address)  # for messages: without the password
         self._settings = settings or ClientSettings()
         self._redis = connect(address)
-        self._store = Store(self._redis, Keys(self._settings.namespace))
-        self._watch = Watch(self._store)
+        self._store = JobQueue(self._redis, RedisKeys(self._settings.namespace))
+        self._watch = EventWatcher(self._store)
 
     async def submit(
         self,
@@ -115,7 +114,7 @@ class AsyncClient:
             stored = await self._store.result(job_id)
         if stored is None:
             raise JobNotFound(f"the result of job {job_id} has run out: submit it again")
-        return transcripts.from_json(stored)
+        return transcript_from_json(stored)
 
     async def wait(
         self, job_id: str, *, timeout_s: float | None = None, on_record: OnRecord | None = None
@@ -159,15 +158,20 @@ class AsyncClient:
             raise JobNotReady(f"job {job_id} is {state}: only one that failed, died or was cancelled can be retried")
         return await self.show(job_id)
 
-    async def forget(self, job_id: str) -> None:
-        """Removes record and result of a job that has ended, at once instead of some days later."""
+    async def delete(self, job_id: str) -> None:
+        """Delete the record and result of a job that has ended, without waiting for them to expire."""
         require_id(job_id)
         with redis_errors(self.shown):
-            state = await self._store.forget(job_id)
+            state = await self._store.delete(job_id)
         if state is None:
             _found(None, job_id)
         elif state not in ENDED:
             raise JobNotReady(f"job {job_id} is {state}: cancel it first")
+
+    async def forget(self, job_id: str) -> None:
+        """Deprecated name of `delete`."""
+        warnings.warn("forget is deprecated: use delete", DeprecationWarning, stacklevel=2)
+        await self.delete(job_id)
 
     async def list(self, limit: int = 50) -> Sequence[JobRecord]:
         """The newest jobs first."""

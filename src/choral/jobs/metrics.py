@@ -17,7 +17,7 @@ PHASE_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class Metrics:
+class WorkerMetrics:
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._jobs = Counter("choral_jobs", "jobs that ended, by state", ["state"], registry=registry)
@@ -58,7 +58,7 @@ class Metrics:
 
 
 @contextmanager
-def served(metrics: Metrics, port: int | None) -> Iterator[None]:
+def serve_metrics(metrics: WorkerMetrics, port: int | None) -> Iterator[None]:
     """At http://…:port/metrics while this lasts; without a port, nowhere."""
     if port is None:
         yield

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from choral.errors import JobCancelled, JobFailed, JobNotReady
 from choral.jobs.request import JobRequest
+from choral.types import Segment, Transcript, Word
 
 State = Literal["queued", "running", "waiting", "succeeded", "failed", "dead", "cancelled"]
 Phase = Literal["prep", "engine"]
@@ -146,3 +148,68 @@ def _number(text: str | None) -> float | None:
 
 def _object(text: str | None) -> dict[str, Any]:
     return json.loads(text) if text else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerStatus:
+    name: str
+    host: str
+    model: str
+    device: str
+    started_at: float  # by the clock of its machine
+    in_prep: int  # jobs that are fetched and decoded, or wait for it
+    in_engine: int
+    succeeded: int  # since its start
+    failed: int
+    audio_per_s: float  # seconds of audio a second, over the last minute: hours an hour
+    busy_share: float  # of the engine, over the last minute
+    is_stopping: bool
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> WorkerStatus:
+        """A worker of a newer version may say more."""
+        known = {field.name for field in dataclasses.fields(cls)}
+        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
+
+
+TRANSCRIPT_VERSION = 1
+
+
+def transcript_to_json(transcript: Transcript) -> str:
+    """Every field; numbers that JSON cannot say (NaN, infinity) become null."""
+    fields = {"v": TRANSCRIPT_VERSION, **dataclasses.asdict(transcript)}
+    return json.dumps(_finite(fields), ensure_ascii=False, allow_nan=False)
+
+
+def transcript_from_json(text: str | bytes) -> Transcript:
+    fields = json.loads(text)
+    version = fields.pop("v", None)
+    if version != TRANSCRIPT_VERSION:
+        raise JobFailed(
+            f"this result has version {version!r}, and this Choral reads {TRANSCRIPT_VERSION}: update the older one"
+        )
+    segments = tuple(_segment(own) for own in fields.pop("segments"))
+    return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
+
+
+def _segment(fields: dict[str, Any]) -> Segment:
+    words, tokens, logprobs = fields.pop("words"), fields.pop("tokens"), fields.pop("token_logprobs", None)
+    others: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
+    own_words = None if words is None else tuple(Word(**word) for word in words)
+    own_logprobs = None if logprobs is None else tuple(logprobs)
+    return Segment(**others, tokens=tuple(tokens), words=own_words, token_logprobs=own_logprobs)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case dict():
+            return {name: _finite(own) for name, own in value.items()}
+        case list() | tuple():
+            return [_finite(own) for own in value]
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value

@@ -11,10 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from redis.exceptions import NoScriptError
-
-from choral.jobs.connection import Redis
-from choral.jobs.keys import lua_names
+from choral.jobs.redis_connection import NoScriptError, Redis
+from choral.jobs.redis_keys import lua_names
 
 FOLDER = Path(__file__).parent / "lua"
 
@@ -46,7 +44,7 @@ BEAT = load("beat")
 PROMOTE = load("promote")
 CANCEL = load("cancel")
 RETRY = load("retry")
-FORGET = load("forget")
+DELETE = load("delete")
 TAKE_WEBHOOKS = load("take_webhooks")
 WEBHOOK_TOLD = load("webhook_told")
 REPAIR = load("repair")

@@ -15,9 +15,9 @@ from typing import IO, Any
 
 from choral.audio.spool import size_text
 from choral.errors import AudioTooLarge, UsageError
+from choral.jobs.job_queue import PIECE_BYTES
 from choral.jobs.request import AudioRef, new_id
 from choral.jobs.settings import ClientSettings
-from choral.jobs.store import PIECE_BYTES
 from choral.remote.transport import shown
 
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)

@@ -15,21 +15,21 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
+from choral.common.aio import cancel_tasks
 from choral.errors import EngineClosed
-from choral.jobs.batches import Batches
-from choral.jobs.connection import RedisError
-from choral.jobs.held import HeldJob
-from choral.jobs.intake import Intake
-from choral.jobs.ledger import Ledger
-from choral.jobs.metrics import Metrics
-from choral.jobs.pulse import Pulse
-from choral.jobs.runs import GivenUp, Outcome, Runs
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.batches import BatchFormer
+from choral.jobs.heartbeat import Heartbeat
+from choral.jobs.job_fetcher import JobFetcher
+from choral.jobs.job_queue import JobQueue
+from choral.jobs.job_runner import GivenUp, JobRunner, Outcome
+from choral.jobs.metrics import WorkerMetrics
+from choral.jobs.outcome_writer import OutcomeWriter
+from choral.jobs.redis_connection import RedisError
+from choral.jobs.redis_retry import RedisRetry
 from choral.jobs.settings import WorkerSettings
-from choral.jobs.steady import Steady
-from choral.jobs.store import Store
-from choral.jobs.tasks import end_tasks
-from choral.jobs.telling import Telling
-from choral.jobs.webhooks import Webhooks
+from choral.jobs.webhook_delivery import Webhooks
+from choral.jobs.worker_queue import WorkerQueue
 from choral.remote.guard import Guard
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def new_worker_name() -> str:
 class Worker:
     def __init__(
         self,
-        store: Store,
+        store: JobQueue,
         model: Model,
         prep: PrepPool,
         settings: WorkerSettings,
@@ -56,25 +56,25 @@ class Worker:
         shown: str,
         name: str | None = None,
         webhook_secret: str = "",
-        metrics: Metrics | None = None,
+        metrics: WorkerMetrics | None = None,
     ) -> None:
         """`shown` is what messages call Redis."""
         self._settings, self._store = settings, store
-        self._held: dict[str, HeldJob] = {}
+        self._held: dict[str, ActiveJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
         self._has_moved = asyncio.Event()  # a job has left, or a stop is wanted
         self._failure: EngineClosed | None = None
-        metrics = metrics or Metrics()
+        metrics = metrics or WorkerMetrics()
         size = settings.batch_size or model.requests_at_once
         self._limit = size + (settings.prep_ahead or size)
-        self._ledger = ledger = Ledger(store, name or new_worker_name())
-        self._steady = steady = Steady(ledger, shown)
-        self._intake = Intake(ledger, steady, settings, metrics)
-        self._telling = Telling(ledger, settings, metrics)
-        batches = Batches(size, settings.batch_wait_s, metrics, holds=model.engine == "ctranslate2")
-        self._runs = Runs(model, prep, store, steady, batches, size)
-        self._pulse = Pulse(ledger, steady, model, prep, self._held, self._telling.tally, metrics)
+        self._ledger = ledger = WorkerQueue(store, name or new_worker_name())
+        self._steady = steady = RedisRetry(ledger, shown)
+        self._intake = JobFetcher(ledger, steady, settings, metrics)
+        self._telling = OutcomeWriter(ledger, settings, metrics)
+        batches = BatchFormer(size, settings.batch_wait_s, metrics, holds=model.engine == "ctranslate2")
+        self._runs = JobRunner(model, prep, store, steady, batches, size)
+        self._pulse = Heartbeat(ledger, steady, model, prep, self._held, self._telling.tally, metrics)
         self._webhooks = Webhooks(ledger, steady, settings, Guard(prep.settings.allowed_hosts), webhook_secret, metrics)
 
     def stop(self) -> None:
@@ -84,12 +84,12 @@ class Worker:
 
     async def run(self, *, is_burst: bool = False) -> None:
         """Until it is stopped; a burst until nothing is left to do."""
-        await self._steady.through(self._store.make_groups)
+        await self._steady.through(self._store.create_groups)
         async with asyncio.TaskGroup() as group:
             always = [group.create_task(self._pulse.run()), group.create_task(self._webhooks.run())]
             await self._take_on(group, is_burst=is_burst)
             await self._drain()
-            await end_tasks([*always, *self._tasks])
+            await cancel_tasks([*always, *self._tasks])
         await self._say_goodbye()
         if self._failure is not None:
             raise self._failure
@@ -111,7 +111,7 @@ class Worker:
             if is_burst and not self._held and await self._is_all_done():
                 return
 
-    async def _take(self, room: int) -> list[HeldJob]:
+    async def _take(self, room: int) -> list[ActiveJob]:
         """Jobs that came; none when a stop is wanted while Redis is away."""
         taking = asyncio.create_task(self._steady.through(lambda: self._intake.take(room, TAKE_WAIT_S)))
         stopping = asyncio.create_task(self._is_stopping.wait())
@@ -121,13 +121,13 @@ class Worker:
             await asyncio.wait({taking}, timeout=2 * TAKE_WAIT_S)
             return taking.result() if taking.done() else []
         finally:
-            await end_tasks([taking, stopping])
+            await cancel_tasks([taking, stopping])
 
     async def _is_all_done(self) -> bool:
         counts = await self._steady.through(self._store.counts)
         return counts.is_all_done
 
-    async def _work_on(self, job: HeldJob) -> None:
+    async def _work_on(self, job: ActiveJob) -> None:
         outcome: Outcome
         try:
             outcome = await self._runs.run(job)

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from choral.jobs.tasks import end_tasks
+from choral.common.aio import cancel_tasks
 
 Answer = TypeVar("Answer")
 
@@ -27,7 +27,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Answer]) -> An
             return task.result()
         raise ClientGone
     finally:
-        await end_tasks([task, gone])
+        await cancel_tasks([task, gone])
 
 
 async def _until_gone(receive: Receive) -> None:

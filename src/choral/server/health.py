@@ -12,8 +12,8 @@ from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 
 from choral.audio.constants import SAMPLE_RATE
+from choral.common.aio import cancel_tasks, run_in_thread
 from choral.errors import ChoralError
-from choral.jobs.tasks import end_tasks, in_thread
 from choral.server.service import Service
 from choral.types import TranscribeOptions
 
@@ -39,7 +39,7 @@ class Readiness:
         noise = (np.random.default_rng(0).standard_normal(SAMPLE_RATE) * 0.05).astype(np.float32)
         options = TranscribeOptions(language="en", temperature=0.0, max_tokens=1)
         try:
-            await in_thread(lambda: self._service.model.transcribe(noise, options), "proof")
+            await run_in_thread(lambda: self._service.model.transcribe(noise, options), "proof")
         except ChoralError:
             log.exception("the model does not answer, and so the server does not become ready")
         else:
@@ -61,7 +61,7 @@ def make_router(service: Service) -> APIRouter:
     async def proving(app: object) -> AsyncIterator[None]:
         proof = asyncio.create_task(readiness.prove())
         yield
-        await end_tasks([proof])
+        await cancel_tasks([proof])
 
     router = APIRouter(tags=["operation"], lifespan=proving)
 

@@ -17,8 +17,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from choral.common.aio import cancel_tasks
 from choral.errors import UsageError
-from choral.jobs.tasks import end_tasks
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
@@ -96,7 +96,7 @@ class Listener(uvicorn.Server):
         draining = asyncio.create_task(self._service.realtime.drain())
         while not (draining.done() or self.force_exit or time.monotonic() - started_s > self._drain_s):
             await asyncio.wait([draining], timeout=FORCE_EXIT_LOOK_S)
-        await end_tasks([draining])
+        await cancel_tasks([draining])
         self.config.timeout_graceful_shutdown = max(1, round(self._drain_s - (time.monotonic() - started_s)))
         await super().shutdown(sockets)
 

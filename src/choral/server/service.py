@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from choral.audio.stoppable import stop_with
-from choral.jobs.tasks import in_thread
+from choral.common.aio import run_in_thread
 from choral.server.metrics import Metrics
 from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.room import Room
@@ -120,7 +120,7 @@ class Hearing:
         transcription = model.begin(recording, options, on_progress=self._tell_progress, priority=priority)
         started_s = time.monotonic()
         try:
-            transcript = await in_thread(lambda: self._work(transcription), "request")
+            transcript = await run_in_thread(lambda: self._work(transcription), "request")
         finally:
             self._wanted_no_more.set()
             transcription.stop()  # after its end this does nothing

@@ -13,8 +13,8 @@ from typing import Any
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from choral.common.aio import cancel_tasks
 from choral.errors import ChoralError
-from choral.jobs.tasks import end_tasks
 from choral.server.answers import END_OF_EVENTS, TextSoFar, delta_event, done_event, event
 from choral.server.gone import ClientGone, unless_gone
 from choral.server.problems import error_fields, problem_of
@@ -74,7 +74,7 @@ class Streaming:
         return delta_event(delta, told if self._spell else None)
 
     async def end(self) -> None:
-        await end_tasks([self._task])
+        await cancel_tasks([self._task])
 
 
 class EventStream(Response):

@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from choral.jobs.heaps import give_back
-from choral.jobs.tasks import end_tasks, in_thread
+from choral.common.aio import cancel_tasks, run_in_thread
+from choral.common.malloc import trim_malloc
 
 TRIM_EVERY_S = 10.0
 
@@ -22,10 +22,10 @@ async def upkeep() -> AsyncIterator[None]:
     try:
         yield
     finally:
-        await end_tasks([task])
+        await cancel_tasks([task])
 
 
 async def _trim() -> None:
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
-        await in_thread(give_back, "heaps")
+        await run_in_thread(trim_malloc, "heaps")

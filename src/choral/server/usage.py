@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from choral.common.aio import cancel_tasks
 from choral.errors import StorageError
-from choral.jobs.tasks import end_tasks
 from choral.server.database import open_database
 
 log = logging.getLogger("choral.server")
@@ -128,5 +128,5 @@ async def opened_usage(folder: Path) -> AsyncIterator[tuple[UsageBook, list[Hear
     try:
         yield book, entries
     finally:
-        await end_tasks([writing])
+        await cancel_tasks([writing])
         await book.close()

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import time
 
-from choral.jobs.notice import body_of, post, verdict
+from choral.common.aio import run_in_thread
 from choral.jobs.record import JobRecord, WebhookAttempt
-from choral.jobs.tasks import in_thread
+from choral.jobs.webhook_delivery import next_attempt, post, webhook_body
 from choral.remote.guard import Guard
 from choral.server.jobs.disk import Disk
 
@@ -35,12 +35,12 @@ class Callbacks:
         callback = record.request.callback
         assert callback is not None
         result = await self._disk.do(lambda table: table.result(record.id))
-        body = body_of(record, None if result is None else result.encode(), link="")
-        answer = await in_thread(
+        body = webhook_body(record, None if result is None else result.encode(), link="")
+        answer = await run_in_thread(
             lambda: post(callback, body, record.id, self._guard, self._secret, ANSWER_S), "job-callback"
         )
         attempts = (*record.webhook_attempts, WebhookAttempt(time.time(), answer.status, answer.error))
-        outcome, delay_s = verdict(answer, len(attempts), RETRY_S)
+        outcome, delay_s = next_attempt(answer, len(attempts), RETRY_S)
         if outcome != "delivered":
             log.warning("webhook %s: %s", outcome, answer.error, extra={"job": record.id})
         due_at = time.time() + delay_s if outcome == "pending" else None

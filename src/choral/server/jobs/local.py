@@ -12,11 +12,10 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
+from choral.common.aio import cancel_tasks
 from choral.errors import JobNotFound, JobNotReady, QueueFull
-from choral.jobs import transcripts
-from choral.jobs.record import JobRecord
+from choral.jobs.record import JobRecord, transcript_from_json
 from choral.jobs.request import AudioRef, JobRequest
-from choral.jobs.tasks import end_tasks
 from choral.server.jobs.callbacks import Callbacks
 from choral.server.jobs.charges import JobCharges
 from choral.server.jobs.disk import Disk
@@ -50,12 +49,12 @@ class LocalJobs:
         self._tasks = [asyncio.create_task(self._hand_out()), asyncio.create_task(callbacks.run())]
 
     async def drain(self, timeout_s: float) -> None:
-        await end_tasks(self._tasks)
+        await cancel_tasks(self._tasks)
         await self._runs.wait(timeout_s)
 
     async def close(self) -> None:
         """What has not come to its end by now is run by the next start."""
-        await end_tasks(self._tasks)
+        await cancel_tasks(self._tasks)
         await self._runs.hand_back_all()
         await self._disk.close()
 
@@ -103,7 +102,7 @@ class LocalJobs:
         stored = await self._disk.do(lambda table: table.result(job_id))
         if stored is None:
             raise JobNotFound(f"job {job_id} was just forgotten: submit it again")
-        return await asyncio.to_thread(transcripts.from_json, stored)
+        return await asyncio.to_thread(transcript_from_json, stored)
 
     async def cancel(self, job_id: str) -> JobRecord:
         """At once where it waits, and as soon as it has left the engine where it runs."""

@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO, cast
 
+from choral.common.aio import cancel_tasks
 from choral.errors import JobNotFound, QueueFull, RedisUnavailable
 from choral.jobs.client import AsyncClient
 from choral.jobs.record import JobRecord
 from choral.jobs.settings import ClientSettings
-from choral.jobs.tasks import end_tasks
 from choral.server.jobs.charges import JobCharges
 from choral.server.jobs.settings import JobSettings
 from choral.server.jobs.store import NewJob, Snapshot
@@ -49,7 +49,7 @@ class RedisJobs:
         """Workers go on without this server."""
 
     async def close(self) -> None:
-        await end_tasks([self._settling])
+        await cancel_tasks([self._settling])
         await self._client.close()
 
     async def require_room(self) -> None:
@@ -84,7 +84,7 @@ class RedisJobs:
         return await self._client.cancel(job_id)
 
     async def forget(self, job_id: str) -> None:
-        await self._client.forget(job_id)
+        await self._client.delete(job_id)
 
     async def follow(self, job_id: str) -> AsyncIterator[Snapshot]:
         records: asyncio.Queue[JobRecord | None] = asyncio.Queue()
@@ -102,7 +102,7 @@ class RedisJobs:
                 yield Snapshot(record, (await self.result(job_id)).segments if is_done else ())
             await watching
         finally:
-            await end_tasks([watching])
+            await cancel_tasks([watching])
 
     def _full(self, n_waiting: int) -> QueueFull:
         wait_s = self._pace.wait_s(n_waiting)

@@ -17,10 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from choral.audio.prep.pool import OpenFile
+from choral.common.backoff import backoff_s
 from choral.errors import ChoralError, EngineClosed, EngineError, QueueFull
-from choral.jobs import transcripts
-from choral.jobs.backoff import backoff_s
-from choral.jobs.record import JobRecord, State, Timings
+from choral.jobs.record import JobRecord, State, Timings, transcript_to_json
 from choral.jobs.request import JobRequest
 from choral.server.jobs.charges import JobCharges
 from choral.server.jobs.disk import Disk
@@ -180,12 +179,12 @@ class Runs:
         text, kind = str(error), type(error).__name__
         if run.is_cancel_wanted:
             await self._end(run, "cancelled")
-        elif error.is_worth_another_try and run.record.attempts < MAX_ATTEMPTS:
+        elif error.is_retryable and run.record.attempts < MAX_ATTEMPTS:
             due_at = time.time() + backoff_s(run.record.attempts, self._retry_s)
             await self._disk.do_surely(lambda table: table.put_off(run.id, due_at, text, kind))
         else:
             run.update(error=text, error_kind=kind)
-            await self._end(run, "dead" if error.is_worth_another_try else "failed")
+            await self._end(run, "dead" if error.is_retryable else "failed")
 
     async def _end(self, run: Run, state: State, *, transcript: Transcript | None = None) -> None:
         """The outcome first, the audio after it: should the process end in between, a start clears up."""
@@ -194,7 +193,7 @@ class Runs:
             ended = dataclasses.replace(ended, duration_s=transcript.duration, error=None, error_kind=None)
 
         def write(table: JobTable) -> None:
-            table.end(ended, None if transcript is None else transcripts.to_json(transcript))
+            table.end(ended, None if transcript is None else transcript_to_json(transcript))
             table.drop_audio(run.id)
 
         await self._disk.do_surely(write)

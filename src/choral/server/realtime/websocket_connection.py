@@ -15,7 +15,7 @@ from typing import Any
 from starlette.types import Message
 from starlette.websockets import WebSocket
 
-from choral.jobs.tasks import end_tasks, in_thread
+from choral.common.aio import cancel_tasks, run_in_thread
 from choral.server.limits import charge
 from choral.server.openai import model_names
 from choral.server.problems import Problem
@@ -62,7 +62,7 @@ class RealtimeConnection:
 
     async def run(self) -> None:
         """Until the client leaves, or is told to."""
-        worker = asyncio.create_task(in_thread(self._work, "live"))
+        worker = asyncio.create_task(run_in_thread(self._work, "live"))
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         try:
@@ -70,7 +70,7 @@ class RealtimeConnection:
         finally:
             self._session.give_up()
             self._inbox.put(ClientDisconnected())
-            await end_tasks([reader, writer])
+            await cancel_tasks([reader, writer])
             await asyncio.wait([worker], timeout=CLOSING_S)
             self._charge_rest()
         for task in (worker, reader, writer):

@@ -9,15 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-import redis as library
-
 from choral.jobs import scripts
-from choral.jobs.connection import Redis
-from choral.jobs.keys import GROUP, Keys
-from choral.jobs.record import FIELDS, JobRecord, read_record
+from choral.jobs.record import FIELDS, JobRecord, WorkerStatus, read_record
+from choral.jobs.redis_connection import Redis, ResponseError
+from choral.jobs.redis_keys import GROUP, RedisKeys
 from choral.jobs.request import JobRequest
 from choral.jobs.scripts import Script
-from choral.jobs.status import WorkerStatus
 from choral.types import Priority
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
@@ -40,8 +37,8 @@ class QueueCounts:
         return not (sum(self.waiting.values()) or self.held or self.delayed or self.webhooks)
 
 
-class Store:
-    def __init__(self, redis: Redis, keys: Keys) -> None:
+class JobQueue:
+    def __init__(self, redis: Redis, keys: RedisKeys) -> None:
         self.redis, self.keys = redis, keys
 
     async def run(self, script: Script, *arguments: str | bytes | float) -> Any:
@@ -91,9 +88,9 @@ class Store:
         """The state it was in; only one that ended without a result starts anew."""
         return _text(await self.run(scripts.RETRY, job_id))
 
-    async def forget(self, job_id: str) -> str | None:
-        """The state it was in; only one that has ended is forgotten."""
-        return _text(await self.run(scripts.FORGET, job_id))
+    async def delete(self, job_id: str) -> str | None:
+        """The state it was in; only one that has ended is deleted."""
+        return _text(await self.run(scripts.DELETE, job_id))
 
     # --- everybody ---
 
@@ -141,7 +138,7 @@ class Store:
     async def _pending(self, priority: Priority) -> int:
         try:
             return int((await self.redis.xpending(self.keys.queue(priority), GROUP))["pending"])
-        except library.ResponseError as error:
+        except ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
             return 0  # no worker was ever here
@@ -152,11 +149,11 @@ class Store:
         told = [await self.redis.get(self.keys.worker(name.decode())) for name in names]
         return [WorkerStatus.from_json(each) for each in told if each]
 
-    async def make_groups(self) -> None:
+    async def create_groups(self) -> None:
         for priority in PRIORITIES:
             try:
                 await self.redis.xgroup_create(self.keys.queue(priority), GROUP, id="0", mkstream=True)
-            except library.ResponseError as error:
+            except ResponseError as error:
                 if "BUSYGROUP" not in str(error):  # it is there already
                     raise
 

@@ -17,14 +17,16 @@ from choral.errors import MissingDependency, RedisUnavailable, UsageError
 try:
     import redis
     import redis.asyncio
+    from redis import RedisError as RedisError
+    from redis import ResponseError as ResponseError
     from redis.asyncio.retry import Retry
     from redis.backoff import NoBackoff
+    from redis.exceptions import NoScriptError as NoScriptError
 except ImportError as missing:
     raise MissingDependency("jobs need the package redis: pip install 'choral[jobs]'") from missing
 
 # The library types its answers anew with every version; here each is read into a type of our own at once.
 Redis: TypeAlias = Any
-RedisError = redis.RedisError
 ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
@@ -50,11 +52,11 @@ def connect(url: str) -> Redis:
         raise UsageError(f"the address of Redis cannot be understood: {error}") from None
 
 
-def chosen_url(given: str | None) -> str:
+def resolve_redis_url(given: str | None) -> str:
     return given or os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
-def shown_redis(url: str) -> str:
+def redact_redis_url(url: str) -> str:
     """The address for people: host, port and database."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]

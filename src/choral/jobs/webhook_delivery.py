@@ -4,23 +4,34 @@
     Idempotency-Key: <job id>, and for a job that was retried by hand <job id>.2 and so on
 
 An answer of 4xx other than 408 and 429 says that the receiver does not want it, and an address that the guard refuses
-is never asked: both are final. When to try again is for the caller to say, with `verdict`.
+is never asked: both are final. When to try again is for the caller to say, with `next_attempt`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import json
+import logging
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from choral.jobs.backoff import backoff_s
-from choral.jobs.record import JobRecord
+from choral.common.aio import run_in_thread
+from choral.common.backoff import backoff_s
+from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.remote.guard import Guard
 from choral.remote.lifeline import Lifeline
 from choral.remote.transport import ForbiddenError, RefusedError, UnreachableError, open_url
 
+if TYPE_CHECKING:
+    from choral.jobs.metrics import WorkerMetrics
+    from choral.jobs.redis_retry import RedisRetry
+    from choral.jobs.settings import WorkerSettings
+    from choral.jobs.worker_queue import DueWebhook, WorkerQueue
+
+log = logging.getLogger("choral.jobs")
 MAX_TRIES = 10
 LONGEST_PAUSE_S = 3600.0
 INLINE_BYTES = 256 * 1024  # of a result, where a link can be sent instead
@@ -41,7 +52,7 @@ def signature(secret: str, body: bytes, at: int) -> str:
     return f"t={at},v1={digest}"
 
 
-def body_of(record: JobRecord, result: bytes | None, link: str) -> bytes:
+def webhook_body(record: JobRecord, result: bytes | None, link: str) -> bytes:
     fields: dict[str, object] = {
         "v": 1,
         "id": record.id,
@@ -77,10 +88,56 @@ def post(url: str, body: bytes, key: str, guard: Guard, secret: str, timeout_s: 
         return Answer(status, text, is_final, getattr(error, "wait_s", 0.0))
 
 
-def verdict(answer: Answer, n_tries: int, retry_s: float) -> tuple[str, float]:
+def next_attempt(answer: Answer, n_tries: int, retry_s: float) -> tuple[str, float]:
     """delivered, failed, or pending and how long to wait before the next try."""
     if answer.error is None:
         return "delivered", 0.0
     if answer.is_final or n_tries >= MAX_TRIES:
         return "failed", 0.0
     return "pending", min(max(backoff_s(n_tries, retry_s), answer.wait_s), LONGEST_PAUSE_S)
+
+
+AT_ONCE = 16
+EVERY_S = 1.0
+LEASE_MORE_S = 20.0  # than an answer may take: to write down what came of it
+
+
+class Webhooks:
+    def __init__(
+        self,
+        ledger: WorkerQueue,
+        steady: RedisRetry,
+        settings: WorkerSettings,
+        guard: Guard,
+        secret: str,
+        metrics: WorkerMetrics,
+    ) -> None:
+        self._ledger, self._steady, self._settings, self._metrics = ledger, steady, settings, metrics
+        self._guard, self._secret = guard, secret
+
+    async def run(self) -> None:
+        """Sends what is due, until it is cancelled."""
+        lease_s = self._settings.webhook_s + LEASE_MORE_S
+        while True:
+            due = await self._steady.through(lambda: self._ledger.take_webhooks(AT_ONCE, lease_s))
+            await asyncio.gather(*(self._send(webhook) for webhook in due))
+            if len(due) < AT_ONCE:
+                await asyncio.sleep(EVERY_S)
+
+    async def _send(self, webhook: DueWebhook) -> None:
+        store = self._ledger.store
+        record = (await self._steady.through(lambda: store.records([webhook.job_id])))[0]
+        if record is None:
+            return
+        result = await self._steady.through(lambda: store.result(webhook.job_id))
+        body = webhook_body(record, result, self._settings.result_link)
+        key = webhook.job_id if webhook.round == 1 else f"{webhook.job_id}.{webhook.round}"
+        answer = await run_in_thread(
+            lambda: post(webhook.callback, body, key, self._guard, self._secret, self._settings.webhook_s), "webhook"
+        )
+        attempts = (*record.webhook_attempts, WebhookAttempt(time.time(), answer.status, answer.error))
+        outcome, delay_s = next_attempt(answer, len(attempts), self._settings.webhook_retry_s)
+        self._metrics.webhooks.labels(outcome).inc()
+        if outcome != "delivered":
+            log.warning("webhook %s: %s", outcome, answer.error, extra={"job": webhook.job_id})
+        await self._steady.through(lambda: self._ledger.webhook_told(webhook, attempts, outcome, delay_s))

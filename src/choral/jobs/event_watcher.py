@@ -10,16 +10,16 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
-from choral.jobs.connection import RedisError
-from choral.jobs.store import Store
-from choral.jobs.tasks import end_tasks
+from choral.common.aio import cancel_tasks
+from choral.jobs.job_queue import JobQueue
+from choral.jobs.redis_connection import RedisError
 
 BLOCK_S = 5.0
 PAUSE_S = 1.0  # after a failure
 
 
-class Watch:
-    def __init__(self, store: Store) -> None:
+class EventWatcher:
+    def __init__(self, store: JobQueue) -> None:
         self._store = store
         self._waiting: dict[asyncio.Event, frozenset[str]] = {}
         self._reader: asyncio.Task[None] | None = None
@@ -41,7 +41,7 @@ class Watch:
     async def close(self) -> None:
         reader, self._reader = self._reader, None
         if reader is not None:
-            await end_tasks([reader])
+            await cancel_tasks([reader])
 
     async def _read(self) -> None:
         last: str | None = None

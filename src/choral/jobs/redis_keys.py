@@ -33,7 +33,7 @@ _FAMILIES = {
 
 
 @dataclass(frozen=True)
-class Keys:
+class RedisKeys:
     namespace: str = "choral"
 
     def __post_init__(self) -> None:

@@ -16,14 +16,14 @@ HEAPS = 2
 _M_ARENA_MAX = -8
 
 
-def share_heaps() -> None:
+def limit_malloc_arenas() -> None:
     """Before the first thread is started; elsewhere than on glibc it does nothing."""
     library = _glibc()
     if library is not None:
         library.mallopt(_M_ARENA_MAX, HEAPS)
 
 
-def give_back() -> None:
+def trim_malloc() -> None:
     """What is free, to the system."""
     library = _glibc()
     if library is not None:
@@ -31,7 +31,7 @@ def give_back() -> None:
 
 
 @contextmanager
-def loaded_for_good() -> Iterator[None]:
+def frozen_gc() -> Iterator[None]:
     """For as long as it is entered, collections of garbage leave out what is there now, once all is loaded.
 
     With torch there are some 300,000 objects, and to look through them stops every thread for 0.2 s.

@@ -14,16 +14,14 @@ import redis as library
 
 from choral.bench.redis_server import RedisServer, free_port
 from choral.errors import FetchFailed, NotAudio
-from choral.jobs import transcripts
-from choral.jobs.connection import connect
-from choral.jobs.held import HeldJob
-from choral.jobs.keys import GROUP, Keys
-from choral.jobs.ledger import Entry, Ledger
-from choral.jobs.record import JobRecord, WebhookAttempt
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.job_queue import PRIORITIES, JobQueue
+from choral.jobs.record import JobRecord, WebhookAttempt, WorkerStatus, transcript_from_json
+from choral.jobs.redis_connection import connect
+from choral.jobs.redis_keys import GROUP, RedisKeys
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.scripts import SWEEP
-from choral.jobs.status import WorkerStatus
-from choral.jobs.store import PRIORITIES, Store
+from choral.jobs.worker_queue import StreamEntry, WorkerQueue
 from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
 
 SEGMENT = Segment(0, 0, 0.0, 2.5, " Äther.", (1, 2), 0.0, -0.25, 1.1, 0.01, (Word(" Äther.", 0.1, 0.5, 0.75),))
@@ -40,9 +38,9 @@ class Scene:
 
     def __init__(self, url: str) -> None:
         self.redis = connect(url)
-        self.keys = Keys()
-        self.store = Store(self.redis, self.keys)
-        self.one, self.two = Ledger(self.store, "one"), Ledger(self.store, "two")
+        self.keys = RedisKeys()
+        self.store = JobQueue(self.redis, self.keys)
+        self.one, self.two = WorkerQueue(self.store, "one"), WorkerQueue(self.store, "two")
 
     async def submit(
         self, job_id: str = "job", priority: Priority = "interactive", callback: str | None = None, keep_s: int = 3600
@@ -54,12 +52,12 @@ class Scene:
         )
         return await self.store.submit(request, b"\0\xff", 3)
 
-    async def begin(self, ledger: Ledger) -> HeldJob:
+    async def begin(self, ledger: WorkerQueue) -> ActiveJob:
         began = await self.begin_any(ledger)
-        assert isinstance(began, HeldJob), began
+        assert isinstance(began, ActiveJob), began
         return began
 
-    async def begin_any(self, ledger: Ledger) -> HeldJob | str:
+    async def begin_any(self, ledger: WorkerQueue) -> ActiveJob | str:
         """A waiting job, or one that another worker has."""
         entries = await ledger.read(PRIORITIES, 1) or await ledger.claim(1, 0.0)
         return await ledger.begin(entries[0], 2)
@@ -97,7 +95,7 @@ def play(request: pytest.FixtureRequest) -> Play:
     def run(acts: Callable[[Scene], Awaitable[None]]) -> None:
         async def whole() -> None:
             scene = Scene(url)
-            await scene.store.make_groups()
+            await scene.store.create_groups()
             try:
                 await acts(scene)
             finally:
@@ -118,7 +116,7 @@ def test_a_job_comes_back_as_it_was_sent_and_its_transcript_too(play: Play) -> N
         assert await scene.one.succeed(job, TRANSCRIPT) == "stored"
         stored = await scene.store.result("job")
         assert stored is not None
-        assert transcripts.from_json(stored) == TRANSCRIPT
+        assert transcript_from_json(stored) == TRANSCRIPT
         record = await scene.record()
         assert (record.state, record.duration_s, record.worker, record.error) == ("succeeded", 2.5, "one", None)
         assert await scene.n_entries() == 0
@@ -337,7 +335,7 @@ def test_an_entry_that_is_not_its_jobs_is_dropped(play: Play) -> None:
     async def acts(scene: Scene) -> None:
         await scene.submit()
         entry = await scene.redis.xadd(scene.keys.queue("interactive"), {"id": "job"})
-        assert await scene.one.begin(Entry("interactive", entry.decode(), "job"), 2) == "over"
+        assert await scene.one.begin(StreamEntry("interactive", entry.decode(), "job"), 2) == "over"
         assert await scene.n_entries() == 1
         await scene.redis.xadd(scene.keys.queue("batch"), {"id": "nobody"})
         [stray] = await scene.one.read(["batch"], 1)

@@ -13,7 +13,7 @@ KINDS = ("job", "request")
 FOREIGN = tuple((name, logging.WARNING) for name in ("uvicorn", "opentelemetry", "asyncio"))
 
 
-class TextLines(logging.Formatter):
+class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(about)s%(message)s", "%H:%M:%S")
 
@@ -23,7 +23,7 @@ class TextLines(logging.Formatter):
         return super().format(record)
 
 
-class JsonLines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     def __init__(self, **always: str) -> None:
         super().__init__()
         self._always = always
@@ -41,13 +41,13 @@ class JsonLines(logging.Formatter):
         return json.dumps(fields, ensure_ascii=False)
 
 
-def write_logs(log_format: LogFormat, *, is_quiet: bool = False, **always: str) -> None:
+def configure_logging(log_format: LogFormat, *, is_quiet: bool = False, **always: str) -> None:
     """From now on what Choral logs goes to standard error; quiet: only what is wrong.
 
     Warnings of the libraries below it come in the same form. Each line of JSON has the fields of `always` too.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonLines(**always) if log_format == "json" else TextLines())
+    handler.setFormatter(JsonFormatter(**always) if log_format == "json" else TextFormatter())
     for name, level in (("choral", logging.WARNING if is_quiet else logging.INFO), *FOREIGN):
         logger = logging.getLogger(name)
         logger.addHandler(handler)

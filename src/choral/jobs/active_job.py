@@ -14,12 +14,12 @@ from choral.jobs.request import JobRequest
 Reason = Literal["cancel", "lost", "drain"]
 
 
-class Unwanted(Exception):
-    """The job is to be given up; `HeldJob.reason` says why."""
+class JobAborted(Exception):
+    """The job is to be given up; `ActiveJob.reason` says why."""
 
 
 @dataclass(eq=False)
-class HeldJob:
+class ActiveJob:
     """Changed in the worker's event loop only; `done_s` by the thread that transcribes."""
 
     request: JobRequest

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 from choral.audio.stoppable import Stopped, stop_with
+from choral.common.aio import run_in_thread
 from choral.errors import AudioNotFound, ChoralError, EngineClosed, EngineError
-from choral.jobs.batches import Batch, Batches
-from choral.jobs.held import HeldJob, Unwanted
-from choral.jobs.steady import Steady
-from choral.jobs.store import Store
-from choral.jobs.tasks import in_thread
+from choral.jobs.active_job import ActiveJob, JobAborted
+from choral.jobs.batches import BatchFormer, JobBatch
+from choral.jobs.job_queue import JobQueue
+from choral.jobs.redis_retry import RedisRetry
 from choral.types import Transcript
 
 if TYPE_CHECKING:
@@ -49,17 +49,19 @@ class GivenUp:
 Outcome = Succeeded | Failed | GivenUp
 
 
-class Runs:
-    def __init__(self, model: Model, prep: PrepPool, store: Store, steady: Steady, batches: Batches, size: int) -> None:
+class JobRunner:
+    def __init__(
+        self, model: Model, prep: PrepPool, store: JobQueue, steady: RedisRetry, batches: BatchFormer, size: int
+    ) -> None:
         self._model, self._prep, self._store, self._steady = model, prep, store, steady
         self._batches = batches
         self._engine_room = asyncio.Semaphore(size)
         self._blob_room = asyncio.Semaphore(BLOBS_AT_ONCE)
 
-    async def run(self, job: HeldJob) -> Outcome:
+    async def run(self, job: ActiveJob) -> Outcome:
         try:
             return Succeeded(await self._transcript(job))
-        except (Unwanted, Stopped):
+        except (JobAborted, Stopped):
             return GivenUp()
         except EngineClosed:
             raise  # the whole worker is of no more use
@@ -69,7 +71,7 @@ class Runs:
             log.exception("a mistake in Choral: please report it", extra={"job": job.id})
             return Failed(EngineError(f"a mistake in Choral ({type(error).__name__}: {error}): please report it"))
 
-    async def _transcript(self, job: HeldJob) -> Transcript:
+    async def _transcript(self, job: ActiveJob) -> Transcript:
         try:
             prepared = await self._prepared(job)
         except ChoralError:
@@ -79,17 +81,17 @@ class Runs:
         transcript: Transcript | None = None
         try:
             with prepared.recording:
-                await unless_unwanted(job, self._batches.ready(batch))
+                await or_abort(job, self._batches.ready(batch))
                 transcript = await self._heard(job, prepared, batch)
         finally:
             batch.leave(has_succeeded=transcript is not None)
         return transcript
 
-    async def _prepared(self, job: HeldJob) -> Prepared:
+    async def _prepared(self, job: ActiveJob) -> Prepared:
         audio = job.request.audio
         if audio.kind == "blob":
             async with self._blob_room:
-                blob = await unless_unwanted(job, self._steady.through(lambda: self._blob(job)))
+                blob = await or_abort(job, self._steady.through(lambda: self._blob(job)))
                 prepared = await self._decoded(job, blob)
         else:
             inline, job.audio = job.audio, b""
@@ -98,29 +100,29 @@ class Runs:
         job.duration_s = prepared.recording.duration
         return prepared
 
-    async def _decoded(self, job: HeldJob, audio: str | bytes) -> Prepared:
+    async def _decoded(self, job: ActiveJob, audio: str | bytes) -> Prepared:
         future = self._prep.submit(audio, loudness=job.request.options.loudness)
-        return await unless_unwanted(job, asyncio.wrap_future(future))
+        return await or_abort(job, asyncio.wrap_future(future))
 
-    async def _blob(self, job: HeldJob) -> bytes:
+    async def _blob(self, job: ActiveJob) -> bytes:
         data = b"".join([piece async for piece in self._store.read_blob(job.request.audio.place)])
         if not data:
             raise AudioNotFound(f"the audio of {job.request.audio.name} has run out in Redis: submit it again")
         return data
 
-    async def _heard(self, job: HeldJob, prepared: Prepared, batch: Batch) -> Transcript:
-        await unless_unwanted(job, self._engine_room.acquire())
+    async def _heard(self, job: ActiveJob, prepared: Prepared, batch: JobBatch) -> Transcript:
+        await or_abort(job, self._engine_room.acquire())
         try:
             job.phase = "engine"
             batch.enter_engine()
             started_s = time.monotonic()
             stop_with(job.stop_reading, prepared.recording)
-            return await unless_unwanted(job, in_thread(lambda: self._transcribe(job, prepared), f"job-{job.id}"))
+            return await or_abort(job, run_in_thread(lambda: self._transcribe(job, prepared), f"job-{job.id}"))
         finally:
             job.engine_s = time.monotonic() - started_s
             self._engine_room.release()
 
-    def _transcribe(self, job: HeldJob, prepared: Prepared) -> Transcript:
+    def _transcribe(self, job: ActiveJob, prepared: Prepared) -> Transcript:
         def move(done_s: float, total_s: float) -> None:
             job.done_s = done_s
 
@@ -129,15 +131,15 @@ class Runs:
         )
 
 
-async def unless_unwanted(job: HeldJob, work: Awaitable[Answer]) -> Answer:
-    """What the work gives; raises `Unwanted` as soon as the job is not wanted any more, and cancels the work."""
+async def or_abort(job: ActiveJob, work: Awaitable[Answer]) -> Answer:
+    """What the work gives; raises `JobAborted` as soon as the job is not wanted any more, and cancels the work."""
     task = asyncio.ensure_future(work)
     unwanted = asyncio.ensure_future(job.unwanted.wait())
     try:
         await asyncio.wait({task, unwanted}, return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Unwanted
+        raise JobAborted
     finally:
         task.cancel()
         unwanted.cancel()

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import warnings
 from collections.abc import Coroutine, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
+from choral.common.aio import cancel_tasks
 from choral.jobs.client import AsyncClient, AudioToSend, OnRecord
-from choral.jobs.record import JobRecord
+from choral.jobs.job_queue import QueueCounts
+from choral.jobs.record import JobRecord, WorkerStatus
 from choral.jobs.settings import ClientSettings
-from choral.jobs.status import WorkerStatus
-from choral.jobs.store import QueueCounts
-from choral.jobs.tasks import end_tasks
 from choral.types import Priority, TranscribeOptions, Transcript
 
 Answer = TypeVar("Answer")
@@ -77,8 +77,13 @@ class Client:
     def retry(self, job_id: str) -> JobRecord:
         return self._do(self._client.retry(job_id))
 
+    def delete(self, job_id: str) -> None:
+        self._do(self._client.delete(job_id))
+
     def forget(self, job_id: str) -> None:
-        self._do(self._client.forget(job_id))
+        """Deprecated name of `delete`."""
+        warnings.warn("forget is deprecated: use delete", DeprecationWarning, stacklevel=2)
+        self.delete(job_id)
 
     def list(self, limit: int = 50) -> Sequence[JobRecord]:
         return self._do(self._client.list(limit))
@@ -110,7 +115,7 @@ class Client:
         self.close()
 
     async def _shut(self) -> None:
-        await end_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
+        await cancel_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
         await self._client.close()
 
     def _do(self, work: Coroutine[Any, Any, Answer]) -> Answer:

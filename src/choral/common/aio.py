@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 
 Answer = TypeVar("Answer")
 INSIST_EVERY_S = 0.5
-MOST_IDLE_THREADS = 64
+MAX_IDLE_THREADS = 64
 
 
-async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
+async def cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
     """Cancels them until they have ended: before Python 3.12 a cancel that meets the end of a wait is forgotten."""
     pending = set(tasks)
     while pending:
@@ -23,7 +23,7 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
         _, pending = await asyncio.wait(pending, timeout=INSIST_EVERY_S)
 
 
-async def in_thread(work: Callable[[], Answer], name: str) -> Answer:
+async def run_in_thread(work: Callable[[], Answer], name: str) -> Answer:
     """Work that blocks, on a thread that does nothing else meanwhile; a program that ends does not wait for it."""
     loop = asyncio.get_running_loop()
     answer: asyncio.Future[Answer] = loop.create_future()
@@ -65,6 +65,6 @@ def _do_errands(errands: SimpleQueue[Errand]) -> None:
         work()
         del work  # and what it holds, before the next one comes
         with _resting:
-            if len(_idle) >= MOST_IDLE_THREADS:
+            if len(_idle) >= MAX_IDLE_THREADS:
                 return
             _idle.append(errands)

@@ -9,8 +9,8 @@ import threading
 
 import pytest
 
-from choral.jobs import tasks
-from choral.jobs.tasks import MOST_IDLE_THREADS, in_thread
+from choral.common import aio
+from choral.common.aio import MAX_IDLE_THREADS, run_in_thread
 
 
 def whoami() -> tuple[int, str]:
@@ -20,10 +20,10 @@ def whoami() -> tuple[int, str]:
 def test_a_thread_takes_the_next_work_when_its_own_is_done() -> None:
     async def one_after_another() -> list[tuple[int, str]]:
         found = []
-        n_idle = max(1, len(tasks._idle))
+        n_idle = max(1, len(aio._idle))
         for name in ("first", "second", "third"):
-            found.append(await in_thread(whoami, name))
-            while len(tasks._idle) < n_idle:  # it answers, and then waits for more
+            found.append(await run_in_thread(whoami, name))
+            while len(aio._idle) < n_idle:  # it answers, and then waits for more
                 await asyncio.sleep(0.01)
         return found
 
@@ -33,26 +33,26 @@ def test_a_thread_takes_the_next_work_when_its_own_is_done() -> None:
 
 
 def test_each_has_a_thread_for_itself_and_few_stay() -> None:
-    n_together = MOST_IDLE_THREADS + 10
+    n_together = MAX_IDLE_THREADS + 10
     barrier = threading.Barrier(n_together, timeout=30)  # opens when all of them run at once
 
     async def together() -> int:
-        await asyncio.gather(*(in_thread(barrier.wait, "crowd") for _ in range(n_together)))
+        await asyncio.gather(*(run_in_thread(barrier.wait, "crowd") for _ in range(n_together)))
         for _ in range(100):
             crowd = [thread for thread in threading.enumerate() if thread.name == "choral-crowd"]
-            if len(crowd) <= MOST_IDLE_THREADS:
+            if len(crowd) <= MAX_IDLE_THREADS:
                 break
             await asyncio.sleep(0.05)
         return len(crowd)
 
-    assert asyncio.run(together()) <= MOST_IDLE_THREADS
+    assert asyncio.run(together()) <= MAX_IDLE_THREADS
 
 
 def test_errors_come_back_and_hurt_nobody() -> None:
     async def fail_and_go_on() -> tuple[int, str]:
         with pytest.raises(ZeroDivisionError):
-            await in_thread(lambda: 1 // 0, "wrong")
-        return await in_thread(whoami, "right")
+            await run_in_thread(lambda: 1 // 0, "wrong")
+        return await run_in_thread(whoami, "right")
 
     assert asyncio.run(fail_and_go_on())[1] == "choral-right"
 
@@ -60,11 +60,11 @@ def test_errors_come_back_and_hurt_nobody() -> None:
 def test_a_program_that_ends_waits_for_nobody() -> None:
     program = """
 import asyncio, time
-from choral.jobs.tasks import in_thread
+from choral.common.aio import run_in_thread
 
 async def main():
-    await in_thread(lambda: None, "done")
-    sleeper = asyncio.create_task(in_thread(lambda: time.sleep(60), "asleep"))
+    await run_in_thread(lambda: None, "done")
+    sleeper = asyncio.create_task(run_in_thread(lambda: time.sleep(60), "asleep"))
     await asyncio.sleep(0.1)
     sleeper.cancel()
 

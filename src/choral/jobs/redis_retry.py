@@ -13,11 +13,9 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-import redis
-
-from choral.jobs.backoff import backoff_s
-from choral.jobs.connection import is_replica, reason
-from choral.jobs.ledger import Ledger
+from choral.common.backoff import backoff_s
+from choral.jobs.redis_connection import RedisError, is_replica, reason
+from choral.jobs.worker_queue import WorkerQueue
 
 log = logging.getLogger("choral.jobs")
 Answer = TypeVar("Answer")
@@ -25,8 +23,8 @@ FIRST_PAUSE_S = 0.2
 LONGEST_PAUSE_S = 5.0
 
 
-class Steady:
-    def __init__(self, ledger: Ledger, shown: str) -> None:
+class RedisRetry:
+    def __init__(self, ledger: WorkerQueue, shown: str) -> None:
         self._ledger, self._shown = ledger, shown
         self._failing: set[object] = set()  # what is being tried again just now
         self._changed_s = time.monotonic()  # when the first of them failed, or the last one got through
@@ -42,7 +40,7 @@ class Steady:
             for n_failures in itertools.count(1):
                 try:
                     return await action()
-                except redis.RedisError as error:
+                except RedisError as error:
                     self._note_failure(action, error)
                     await self._mend(error)
                     await asyncio.sleep(backoff_s(n_failures, FIRST_PAUSE_S, LONGEST_PAUSE_S))
@@ -50,17 +48,17 @@ class Steady:
             self._note_end(action)
         raise AssertionError("counting has no end")
 
-    async def _mend(self, error: redis.RedisError) -> None:
+    async def _mend(self, error: RedisError) -> None:
         try:
             if is_replica(error):
                 await self._ledger.store.redis.connection_pool.disconnect()
             elif "NOGROUP" in str(error):
                 n_jobs = await self._ledger.repair()
                 log.warning("the queue was lost and is made anew; jobs put back into it: %d", n_jobs)
-        except redis.RedisError:
+        except RedisError:
             return  # the next try of the action meets the same, and is told
 
-    def _note_failure(self, action: object, error: redis.RedisError) -> None:
+    def _note_failure(self, action: object, error: RedisError) -> None:
         if not self._failing:
             self._changed_s = time.monotonic()
             log.warning("Redis at %s %s; trying again until it answers", self._shown, reason(error))

@@ -5,20 +5,20 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
+from choral.common.backoff import backoff_s
 from choral.errors import ChoralError
-from choral.jobs.backoff import backoff_s
-from choral.jobs.held import HeldJob
-from choral.jobs.ledger import Ledger
-from choral.jobs.metrics import Metrics
-from choral.jobs.runs import Failed, GivenUp, Outcome, Succeeded
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.job_runner import Failed, GivenUp, Outcome, Succeeded
+from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.settings import WorkerSettings
+from choral.jobs.worker_queue import WorkerQueue
 
 log = logging.getLogger("choral.jobs")
 LONGEST_PAUSE_S = 600.0
 
 
 @dataclass
-class Tally:
+class WorkerTotals:
     """What a worker has done since its start."""
 
     n_succeeded: int = 0
@@ -26,12 +26,12 @@ class Tally:
     audio_s: float = 0.0
 
 
-class Telling:
-    def __init__(self, ledger: Ledger, settings: WorkerSettings, metrics: Metrics) -> None:
+class OutcomeWriter:
+    def __init__(self, ledger: WorkerQueue, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
         self._ledger, self._settings, self._metrics = ledger, settings, metrics
-        self.tally = Tally()
+        self.tally = WorkerTotals()
 
-    async def tell(self, job: HeldJob, outcome: Outcome) -> None:
+    async def tell(self, job: ActiveJob, outcome: Outcome) -> None:
         """May be repeated: Redis takes each outcome once."""
         match outcome:
             case Succeeded(transcript):
@@ -45,21 +45,21 @@ class Telling:
             case GivenUp():
                 await self._tell_given_up(job)
 
-    async def _tell_failure(self, job: HeldJob, error: ChoralError) -> None:
+    async def _tell_failure(self, job: ActiveJob, error: ChoralError) -> None:
         n_failures = job.attempts - job.crashes
-        if error.is_worth_another_try and n_failures < self._settings.max_attempts:
+        if error.is_retryable and n_failures < self._settings.max_attempts:
             pause_s = backoff_s(n_failures, self._settings.retry_s, LONGEST_PAUSE_S)
             if await self._ledger.fail(job, "waiting", error, pause_s) == "stored":
                 self._metrics.retries.inc()
                 log.warning("%s; next try in %.0f s", error, pause_s, extra={"job": job.id})
             return
-        state = "dead" if error.is_worth_another_try else "failed"
+        state = "dead" if error.is_retryable else "failed"
         if await self._ledger.fail(job, state, error) == "stored":
             self.tally.n_failed += 1
             self._metrics.ended(state, job.timings)
             log.error("%s: %s", state, error, extra={"job": job.id})
 
-    async def _tell_given_up(self, job: HeldJob) -> None:
+    async def _tell_given_up(self, job: ActiveJob) -> None:
         match job.reason:
             case "cancel":
                 if await self._ledger.fail(job, "cancelled", None) == "stored":

@@ -9,18 +9,19 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
+from collections import deque
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from choral.jobs.heaps import give_back
-from choral.jobs.held import HeldJob
-from choral.jobs.ledger import Ledger
-from choral.jobs.metrics import Metrics
-from choral.jobs.rates import RateMeter
-from choral.jobs.status import WorkerStatus
-from choral.jobs.steady import Steady
-from choral.jobs.tasks import in_thread
-from choral.jobs.telling import Tally
+from choral.common.aio import run_in_thread
+from choral.common.malloc import trim_malloc
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.metrics import WorkerMetrics
+from choral.jobs.outcome_writer import WorkerTotals
+from choral.jobs.record import WorkerStatus
+from choral.jobs.redis_retry import RedisRetry
+from choral.jobs.worker_queue import WorkerQueue
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -31,16 +32,16 @@ SWEEP_EVERY_S = 300.0
 TRIM_EVERY_S = 30.0
 
 
-class Pulse:
+class Heartbeat:
     def __init__(
         self,
-        ledger: Ledger,
-        steady: Steady,
+        ledger: WorkerQueue,
+        steady: RedisRetry,
         model: Model,
         prep: PrepPool,
-        held: Mapping[str, HeldJob],
-        tally: Tally,
-        metrics: Metrics,
+        held: Mapping[str, ActiveJob],
+        tally: WorkerTotals,
+        metrics: WorkerMetrics,
     ) -> None:
         self._ledger, self._steady, self._model, self._prep = ledger, steady, model, prep
         self._held, self._tally, self._metrics = held, tally, metrics
@@ -63,7 +64,7 @@ class Pulse:
                 await self._steady.through(self._ledger.sweep)
                 swept_s = time.monotonic()
             if time.monotonic() - trimmed_s > TRIM_EVERY_S or (was_busy and not self._held):
-                await in_thread(give_back, "heaps")
+                await run_in_thread(trim_malloc, "heaps")
                 trimmed_s = time.monotonic()
             was_busy = bool(self._held)
             await asyncio.sleep(BEAT_S)
@@ -98,3 +99,27 @@ class Pulse:
         counts = await self._steady.through(self._ledger.store.counts)
         for priority, n_jobs in counts.waiting.items():
             metrics.queue.labels(priority).set(n_jobs)
+
+
+WINDOW_S = 60.0
+
+
+@dataclass(frozen=True)
+class Rates:
+    audio_per_s: float
+    busy_share: float
+
+
+class RateMeter:
+    def __init__(self) -> None:
+        self._points: deque[tuple[float, float, float]] = deque([(time.monotonic(), 0.0, 0.0)])
+
+    def note(self, audio_s: float, busy_s: float) -> Rates:
+        """Given what was done in all so far."""
+        now_s = time.monotonic()
+        self._points.append((now_s, audio_s, busy_s))
+        while len(self._points) > 2 and now_s - self._points[1][0] >= WINDOW_S:
+            self._points.popleft()
+        then_s, audio_then_s, busy_then_s = self._points[0]
+        spent_s = max(now_s - then_s, 1e-9)
+        return Rates((audio_s - audio_then_s) / spent_s, min(1.0, (busy_s - busy_then_s) / spent_s))
