@@ -12,7 +12,7 @@ import pytest
 SOURCE = Path(__file__).parent.parent / "src" / "choral"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
-    {"errors", "checks", "types", "config", "storage", "common"},
+    {"errors", "validation", "types", "config", "storage", "common"},
     {"remote", "kernels"},
     {"audio", "model"},
     {"engine"},

@@ -1,38 +1,38 @@
-"""Every error that Choral raises on purpose.
+"""The error hierarchy: every error that Choral raises on purpose, with its exit code and HTTP status.
 
 ChoralError
-├── UsageError            2  400   an option or setting that cannot be right
+├── UsageError            2  400   an invalid option or setting
 ├── AudioError            3  400   this audio cannot be transcribed
-│   ├── AudioNotFound     3  404   no such file, folder without audio, URL that answers 404
-│   ├── AudioDenied       3  403   it exists and may not be read
-│   ├── AudioRefused      3  403   its address or path is one that this service does not read from
-│   ├── AudioEmpty        3  400   there is not one sample in it
-│   ├── NotAudio          3  415   no decoder knows it, or it is damaged beyond use
-│   ├── NoAudioTrack      3  400   a video without sound
+│   ├── AudioNotFound     3  404   no such file, a folder without audio, or a URL that returns 404
+│   ├── AudioDenied       3  403   no permission to read it
+│   ├── AudioRefused      3  403   a URL or path that this service is not allowed to read
+│   ├── AudioEmpty        3  400   it contains no samples
+│   ├── NotAudio          3  415   no decoder recognises it, or it is damaged beyond use
+│   ├── NoAudioTrack      3  400   a video without an audio track
 │   ├── BadSamples        3  400   NaN or infinite samples, or an array of the wrong shape or type
-│   ├── AudioTooLarge     3  413   over a limit of size or length
-│   └── FetchFailed       3  502   the network or the other server failed; worth another try
-├── ModelError            4  500   this model cannot be used
-│   ├── ModelNotFound     4  404   unknown name, or no source has it
-│   ├── ModelCorrupt      4  500   cut short, tampered with, or not a Whisper model
-│   └── DownloadFailed    4  502   no source could be reached; worth another try
-├── StorageError          5  507   a disk that is full, or a place that cannot be written
-├── EngineError           6  500   the engine could not do its work
+│   ├── AudioTooLarge     3  413   over a size or length limit
+│   └── FetchFailed       3  502   the network or the remote server failed; retryable
+├── ModelError            4  500   the model cannot be used
+│   ├── ModelNotFound     4  404   unknown name, or not available from any source
+│   ├── ModelCorrupt      4  500   truncated, modified, or not a Whisper model
+│   └── DownloadFailed    4  502   no source could be reached; retryable
+├── StorageError          5  507   a full disk, or a path that cannot be written
+├── EngineError           6  500   the engine failed
 │   ├── EngineClosed      6  503   it was shut down
-│   ├── QueueFull         6  503   too much is waiting; worth another try
-│   ├── WindowFailed      6  500   this window failed; others are not affected
+│   ├── QueueFull         6  503   too many windows are waiting; retryable
+│   ├── WindowFailed      6  500   this window failed; other windows are not affected
 │   └── OutOfMemory       6  507   the device has too little memory for the model
-├── MissingDependency     7  500   an optional package is needed and not installed
-├── JobError              8  500   a job of the queue gives no result
-│   ├── JobNotFound       8  404   no such job, or its record has run out
-│   ├── JobNotReady       8  409   what was asked for does not fit the state it is in
-│   ├── JobFailed         8  422   it ended without a result; the text says why
-│   ├── JobCancelled      8  410   somebody cancelled it
-│   └── JobTimeout        8  504   it was not done in the time that was given
-└── RedisUnavailable      9  503   Redis cannot be reached, or refuses; worth another try
+├── MissingDependency     7  500   a required optional package is not installed
+├── JobError              8  500   a queued job has no result
+│   ├── JobNotFound       8  404   no such job, or its record has expired
+│   ├── JobNotReady       8  409   the job is in the wrong state for this operation
+│   ├── JobFailed         8  422   it ended without a result; the message says why
+│   ├── JobCancelled      8  410   it was cancelled
+│   └── JobTimeout        8  504   it did not finish within the time limit
+└── RedisUnavailable      9  503   Redis cannot be reached or refuses commands; retryable
 
-The numbers are the exit code and the HTTP status: both are part of the interface and do not change.
-`is_retryable` tells a failure that may pass, of a network, a disk or an engine, from one that stays.
+The columns are the exit code and the HTTP status; both are part of the public interface and do not change.
+`is_retryable` marks transient failures (network, disk, engine) that a retry may resolve.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ import warnings
 
 
 class ChoralError(Exception):
-    """The base of all; its text says what happened and what to do."""
+    """Base class; the message says what happened and what to do."""
 
     exit_code = 1
     http_status = 500
@@ -102,7 +102,7 @@ class FetchFailed(AudioError):
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(text)
-        if is_final:  # the server understood, and said no
+        if is_final:  # the server refused: a retry gets the same answer
             self.is_retryable = False
 
 
@@ -143,7 +143,7 @@ class QueueFull(EngineError):
 
     def __init__(self, text: str, *, retry_after_s: int | None = None) -> None:
         super().__init__(text)
-        self.retry_after_s = retry_after_s  # where somebody can tell
+        self.retry_after_s = retry_after_s  # None: unknown
 
 
 class WindowFailed(EngineError):

@@ -1,7 +1,7 @@
-"""Places on the disk: the cache folder, locks between processes, and typed errors.
+"""Files on disk: the cache folder, locks between processes, and typed errors.
 
-`storage_errors` turns what the operating system says into a `StorageError` that says what to do. `locked`
-holds a lock that dies with its process, so that nobody waits for one that was killed; it leaves no file.
+`storage_errors` converts an `OSError` into a `StorageError` that says what to do. `locked` holds a file lock that the
+operating system releases when the process ends, and removes its file.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 
 
 def cache_root() -> Path:
-    """Where Choral keeps what it fetched, unless an environment variable names another place."""
+    """The default folder for downloads; environment variables override it per kind of file."""
     if sys.platform == "darwin":
         return _home() / "Library" / "Caches" / "choral"
     if sys.platform == "win32":
@@ -46,51 +46,51 @@ def _home() -> Path:
 
 
 @contextlib.contextmanager
-def storage_errors(place: Path) -> Iterator[None]:
-    """Wrap file operations only: a network error inside would be taken for one of the disk."""
+def storage_errors(path: Path) -> Iterator[None]:
+    """Use around file operations only: a network `OSError` inside would be reported as a disk error."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
         if error.errno in _FULL:
-            text = f"the disk is full: {place} could not be written ({reason}). Free some space and try again"
+            text = f"the disk is full: {path} could not be written ({reason}). Free some space and try again"
         elif error.errno in _DENIED:
-            text = f"no permission to use {place} ({reason}). Choose a place that you may read and write"
+            text = f"no permission to use {path} ({reason}). Choose a path that you can read and write"
         else:
-            text = f"{place} could not be written or read: {reason}"
+            text = f"{path} could not be written or read: {reason}"
         raise StorageError(text) from error
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Wait until no other process or thread holds `path` as its lock, then hold it."""
+    """Hold an exclusive lock on `path`; wait while another process or thread holds it."""
     with storage_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, held = _acquire(path)
+        descriptor, lock_file = _acquire(path)
     try:
         yield
     finally:
-        # Unlinking while the lock is held is safe: whoever waits on the old file sees that it is gone.
+        # Unlinking while holding the lock is safe: a waiter checks that its file is still at `path`.
         with contextlib.suppress(OSError):
-            held.unlink()
+            lock_file.unlink()
         os.close(descriptor)
 
 
 def _acquire(path: Path) -> tuple[int, Path]:
     try:
-        return _take(path), path
+        return _open_locked(path), path
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
     path.unlink(missing_ok=True)
-    # Some network file systems have no locks; the temporary folder of the machine nearly always has.
+    # Some network file systems do not support locks; the local temporary folder nearly always does.
     key = hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:24]
     user = os.getuid() if hasattr(os, "getuid") else 0
-    elsewhere = Path(tempfile.gettempdir()) / f"choral-lock-{user}-{key}"
-    return _take(elsewhere), elsewhere
+    fallback = Path(tempfile.gettempdir()) / f"choral-lock-{user}-{key}"
+    return _open_locked(fallback), fallback
 
 
-def _take(path: Path) -> int:
+def _open_locked(path: Path) -> int:
     while True:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
         try:

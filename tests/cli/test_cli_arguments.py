@@ -46,10 +46,10 @@ def test_help_tells_every_flag_with_its_sentence(options_class: type) -> None:
 @pytest.mark.parametrize(
     "shown",
     [
-        "tell each window the text before it (sequential mode) (default: on)",
-        "find the start and end of every word (default: off)",
+        "prompt each window with the previous text (sequential mode) (default: on)",
+        "add the start and end of every word (default: off)",
         "(default: 0,0.2,0.4,0.6,0.8,1)",
-        "repetition: try the next temperature (default: 2.4)",
+        "repetitive and the next temperature is tried (default: 2.4)",
         "a Hugging Face repository (default: one that fits the machine)",
         "several separated by commas (default: text)",
     ],

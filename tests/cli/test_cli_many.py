@@ -124,7 +124,7 @@ def test_several_devices_give_the_same_texts(
 def test_devices_that_are_not_there_are_told(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
     result = choral("transcribe", clips[0], "--model", tiny_en_pt, "--devices", "0,x")
     assert (result.code, result.out) == (2, "")
-    assert "numbers of GPUs with commas between" in result.errors
+    assert "GPU numbers separated by commas" in result.errors
 
 
 def test_options_that_the_model_cannot_do_are_told_once(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:

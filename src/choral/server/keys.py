@@ -18,9 +18,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from choral.checks import check_fields
 from choral.errors import UsageError
 from choral.types import option
+from choral.validation import check_fields
 
 PREFIX = "ck-"
 VERSION = 1

@@ -1,4 +1,4 @@
-"""Settings of the jobs over HTTP: frozen, checked, and with the sentence that the command's help prints."""
+"""Settings of jobs over HTTP: frozen and validated, with the help text that the command line prints."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from choral.checks import check_fields
 from choral.errors import UsageError
 from choral.types import option
+from choral.validation import check_fields
 
 DAY_S = 86_400.0
 REDIS, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
@@ -18,29 +18,31 @@ REDIS, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
 class JobSettings:
     redis: str = option(
         "",
-        "send jobs to the workers on this Redis, redis://HOST:PORT (default: they run here); "
-        "env is the one in CHORAL_REDIS, since others can see command lines",
+        "send jobs to the workers on this Redis, redis://HOST:PORT (default: run them in this server); "
+        "env reads the address from CHORAL_REDIS, which keeps passwords off the command line",
         metavar="URL",
     )
-    namespace: str = option("choral", "prefix of all keys in Redis: queues of different names do not see each other")
+    namespace: str = option("choral", "prefix of all Redis keys; separates independent queues")
     data: str = option(
         "",
-        "folder where jobs are kept (default: one for each port in the user's data folder; "
-        "with --port 0 a temporary one, gone at the end)",
+        "folder that stores jobs (default: one per port in the user's data folder; "
+        "with --port 0 a temporary folder, deleted on exit)",
         metavar="FOLDER",
     )
-    job_limit: int = option(1000, "jobs that may wait or run; more are refused")
-    keep_s: int = option(7 * 86_400, "how long a job and its result stay after it has ended", metavar="SECONDS")
+    job_limit: int = option(1000, "jobs that may be waiting or running; more are refused", within=(1, 10**7))
+    keep_s: int = option(
+        7 * 86_400,
+        "how long a finished job and its result are kept",
+        metavar="SECONDS",
+        within=(60, 3650 * 86_400),
+    )
     job_retry_s: float = option(
-        5.0, "pause before the second try of a job; it doubles with each one after", metavar="SECONDS"
+        5.0, "delay before the first retry of a job; doubles with each retry", metavar="SECONDS", within=(0.01, DAY_S)
     )
 
     def __post_init__(self) -> None:
         check_fields(self)
-        self.redis_url  # noqa: B018  what is missing is better known now
-        _require("job_limit", self.job_limit, 1, 10**7)
-        _require("keep_s", self.keep_s, 60, 3650 * DAY_S)
-        _require("job_retry_s", self.job_retry_s, 0.01, DAY_S)
+        self.redis_url  # noqa: B018  raises now if CHORAL_REDIS is missing
 
     @property
     def redis_url(self) -> str:
@@ -51,18 +53,13 @@ class JobSettings:
         return os.environ[REDIS]
 
     def folder(self, port: int) -> Path | None:
-        """None: there is none that the next start would find again."""
+        """The folder that the next start on this port finds again; None with port 0."""
         if self.data:
             return Path(self.data)
         return data_root() / f"server-{port}" if port else None
 
 
 def data_root() -> Path:
-    """Where this user's programs keep what must not be lost."""
+    """The user's folder for persistent application data."""
     home = os.environ.get("XDG_DATA_HOME")
     return (Path(home) if home else Path.home() / ".local" / "share") / "choral"
-
-
-def _require(name: str, value: float, low: float, high: float) -> None:
-    if not low <= value <= high:
-        raise UsageError(f"{name} is {value!r}; it must be a number from {low:g} to {high:g}")

@@ -1,0 +1,77 @@
+"""Validate option and setting values against the type hints and ranges of their dataclass fields.
+
+Every failure is a `UsageError` that names the field, the value and what is accepted. numpy scalars and arrays convert
+to Python numbers and lists, lists to tuples, and integers to floats; every other value must match its type hint, and
+numbers must be finite.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from choral.errors import UsageError
+
+
+def check_fields(instance: Any) -> None:
+    """Raise `UsageError` for the first field of a frozen dataclass with a wrong value; convert the others in place."""
+    for name, default, hint, bounds in _fields(instance.__class__):
+        value = getattr(instance, name)
+        if value is not default:
+            value = _convert(name, _to_python(value), hint)
+            object.__setattr__(instance, name, value)
+            if bounds is not None and value is not None:
+                for number in value if isinstance(value, tuple) else (value,):
+                    check_range(name, number, *bounds)
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raise `UsageError` unless `low <= value <= high`."""
+    if not low <= value <= high:
+        kind = "a whole number" if isinstance(value, int) and isinstance(low, int) else "a number"
+        raise UsageError(f"{name} is {value!r}; it must be {kind} from {low} to {high}")
+
+
+@cache
+def _fields(kind: type) -> tuple[tuple[str, Any, Any, tuple[float, float] | None], ...]:
+    """Name, default, type hint and range of each field; cached, because resolving hints costs more than the checks."""
+    hints = get_type_hints(kind)
+    return tuple(
+        (field.name, field.default, hints[field.name], field.metadata.get("within"))
+        for field in dataclasses.fields(kind)
+    )
+
+
+def _to_python(value: Any) -> Any:
+    """Convert a numpy or torch scalar or array to Python numbers."""
+    return value.tolist() if callable(getattr(value, "tolist", None)) else value
+
+
+def _convert(name: str, value: Any, hint: Any) -> Any:
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    for kind in kinds:
+        if get_origin(kind) is Literal and value in get_args(kind):
+            return value
+        if get_origin(kind) is tuple and isinstance(value, list | tuple):
+            return tuple(_convert(name, _to_python(element), get_args(kind)[0]) for element in value)
+        if _is_number(value) and kind is float:
+            return float(value)
+        if isinstance(kind, type) and type(value) is kind and kind is not float:
+            return value
+    raise UsageError(f"{name} is {value!r}; it must be {' or '.join(_describe(kind) for kind in kinds)}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _describe(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return f"one of {', '.join(map(str, get_args(kind)))}"
+    if get_origin(kind) is tuple:
+        return f"a list, each of them {_describe(get_args(kind)[0])}"
+    names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}
+    return names[kind]
