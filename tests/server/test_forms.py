@@ -9,9 +9,9 @@ import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
-from choral.server.forms import read_form
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
+from choral.server.upload import read_form
 
 HEAD = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
 ON_DISK_BYTES = 3 * 2**20
@@ -71,7 +71,7 @@ def test_an_upload_that_is_cut_off_leaves_no_file(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("starlette.formparsers.SpooledTemporaryFile", make)
 
     async def check() -> None:
-        with pytest.raises(Problem, match="cut off"):
+        with pytest.raises(ApiError, match="cut off"):
             async with read_form(request_of(HEAD, bytes(ON_DISK_BYTES)), ServerSettings()):
                 raise AssertionError("it has no end")
         assert made

@@ -103,13 +103,13 @@ def test_keys_come_and_go_while_the_server_runs(guarded: LiveServer, keys_file: 
     with guarded.client(limited) as client:
         with pytest.raises(openai.RateLimitError) as minutes:
             client.audio.transcriptions.create(file=jfk, model="tiny.en")
-        assert "0.1 minutes of audio in 24 hours, has sent 0.0, and this is 0.2 more" in minutes.value.message
+        assert "0.1 minutes of audio in 24 hours and has used 0.0; this audio is 0.2 more" in minutes.value.message
         assert minutes.value.response.headers["retry-after"] == "86400"
         with pytest.raises(openai.BadRequestError):
             client.audio.transcriptions.create(file=("a", b"no audio"), model="tiny.en")
         with pytest.raises(openai.RateLimitError) as requests:
             client.audio.transcriptions.create(file=jfk, model="tiny.en")
-        assert "2 requests a minute" in requests.value.message
+        assert "2 requests per minute" in requests.value.message
         assert 1 <= int(requests.value.response.headers["retry-after"]) <= 60
         keys("remove", "bob", "--file", keys_file)
         with pytest.raises(openai.AuthenticationError):
@@ -146,7 +146,7 @@ def test_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -> None:
         "choral_queue_seconds_count",
         "choral_first_text_seconds_count",
         "choral_audio_seconds_total",
-        "choral_real_time_factor_count",
+        "choral_audio_speed_ratio_count",
         "choral_engine_windows_encoded_total",
         "choral_engine_tokens_total",
         "choral_engine_slots 32.0",
@@ -184,7 +184,7 @@ def test_too_many_are_refused_before_they_are_read(guarded: LiveServer, free_key
     assert refused is not None
     assert int(refused.headers["retry-after"]) > 0
     assert refused.json()["error"]["code"] == "queue_full"
-    assert "2 requests are under way already" in refused.json()["error"]["message"]
+    assert "2 requests are already in progress" in refused.json()["error"]["message"]
 
 
 def test_sigterm_lets_requests_finish(tiny_en_pt: Path, jfk: Path) -> None:

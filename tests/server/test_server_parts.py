@@ -14,13 +14,13 @@ from choral.audio.prep.pool import OpenFile, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull, UsageError
-from choral.server.answers import TextSoFar
-from choral.server.keys import ApiKey, KeyRing, hashed, new_secret, write_keys
-from choral.server.limits import Meter
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
+from choral.server.api_keys import ApiKey, ApiKeyStore, hash_secret, new_secret, write_keys
+from choral.server.memory_trimmer import trim_memory
+from choral.server.quota import KeyQuota
+from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
-from choral.server.upkeep import upkeep
 from choral.server.usage import DAY_S
 from choral.types import Segment, TranscribeOptions
 
@@ -37,7 +37,7 @@ class Clock:
 
 
 def test_text_in_pieces_is_the_stripped_whole() -> None:
-    so_far = TextSoFar()
+    so_far = TextAccumulator()
     pieces = [so_far.add(segment(text)) for text in ("  ", " One ", "  ", "two. ", " Three ")]
     assert pieces == ["", "One", "", "   two.", "  Three"]
     assert "".join(pieces) == so_far.text == "One   two.  Three"
@@ -45,46 +45,46 @@ def test_text_in_pieces_is_the_stripped_whole() -> None:
 
 def test_requests_a_minute() -> None:
     clock = Clock()
-    meter, key = Meter(clock=clock), ApiKey(name="a", sha256="", requests_per_minute=2)
+    quota, key = KeyQuota(clock=clock), ApiKey(name="a", sha256="", requests_per_minute=2)
     for _ in range(2):
-        with meter.request(key):
+        with quota.request(key):
             clock.now_s += 10
-    with pytest.raises(Problem, match=r"2 requests a minute: try again in 40 s") as refused, meter.request(key):
+    with pytest.raises(ApiError, match=r"2 requests per minute: try again in 40 s") as refused, quota.request(key):
         pass
     assert (refused.value.http_status, refused.value.retry_after_s) == (429, 40)
     clock.now_s += 40
-    with meter.request(key):
+    with quota.request(key):
         pass
 
 
 def test_requests_at_the_same_time() -> None:
-    meter, key = Meter(), ApiKey(name="a", sha256="", parallel_requests=1)
-    with meter.request(key), pytest.raises(Problem, match="1 requests at the same time"), meter.request(key):
+    quota, key = KeyQuota(), ApiKey(name="a", sha256="", parallel_requests=1)
+    with quota.request(key), pytest.raises(ApiError, match="1 concurrent requests"), quota.request(key):
         pass
-    with meter.request(key):
+    with quota.request(key):
         pass
 
 
 def test_minutes_of_audio_a_day() -> None:
     clock = Clock()
-    meter, key = Meter(calendar=clock), ApiKey(name="a", sha256="", audio_minutes_per_day=1)
-    with meter.request(key):
-        meter.charge(key, 50)
-        with pytest.raises(Problem, match=r"has sent 0.8, and this is 0.5 more"):
-            meter.charge(key, 30)
-        meter.charge(key, 10)
-    with pytest.raises(Problem, match=r"has sent 1\.0") as refused, meter.request(key):
+    quota, key = KeyQuota(wall_clock=clock), ApiKey(name="a", sha256="", audio_minutes_per_day=1)
+    with quota.request(key):
+        quota.charge(key, 50)
+        with pytest.raises(ApiError, match=r"has used 0.8; this audio is 0.5 more"):
+            quota.charge(key, 30)
+        quota.charge(key, 10)
+    with pytest.raises(ApiError, match=r"has used 1\.0") as refused, quota.request(key):
         pass
     assert refused.value.retry_after_s == DAY_S
     clock.now_s += DAY_S
-    with meter.request(key):
-        meter.charge(key, 60)
+    with quota.request(key):
+        quota.charge(key, 60)
 
 
 def test_keys(tmp_path: Path) -> None:
     path, secret = tmp_path / "keys.json", new_secret()
-    write_keys(path, [ApiKey(name="a", sha256=hashed(secret), requests_per_minute=3)])
-    ring = KeyRing(path, "given")
+    write_keys(path, [ApiKey(name="a", sha256=hash_secret(secret), requests_per_minute=3)])
+    ring = ApiKeyStore(path, "given")
     found = ring.find(secret)
     assert found is not None
     assert (found.name, found.requests_per_minute) == ("a", 3)
@@ -94,10 +94,10 @@ def test_keys(tmp_path: Path) -> None:
     assert ring.find(secret) is not None
     write_keys(path, [])
     assert ring.find(secret) is None
-    assert not KeyRing().is_needed
+    assert not ApiKeyStore().is_required
     path.write_text('{"v": 2, "keys": []}')
     with pytest.raises(UsageError, match="version 2"):
-        KeyRing(path)
+        ApiKeyStore(path)
     with pytest.raises(UsageError, match="1 to 64 letters"):
         ApiKey(name="a b", sha256="")
 
@@ -111,11 +111,11 @@ def test_what_was_loaded_is_left_out_of_collections() -> None:
 
 def test_free_memory_goes_back_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     given_back: list[float] = []
-    monkeypatch.setattr("choral.server.upkeep.TRIM_EVERY_S", 0.01)
-    monkeypatch.setattr("choral.server.upkeep.trim_malloc", lambda: given_back.append(time.monotonic()))
+    monkeypatch.setattr("choral.server.memory_trimmer.TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr("choral.server.memory_trimmer.trim_malloc", lambda: given_back.append(time.monotonic()))
 
     async def run() -> None:
-        async with asyncio.timeout(20), upkeep():
+        async with asyncio.timeout(20), trim_memory():
             while len(given_back) < 3:
                 await asyncio.sleep(0.01)
         n_times = len(given_back)
@@ -133,12 +133,12 @@ def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Pa
             task = asyncio.create_task(service.transcribe(audio, options))
             while service.model.stats.steps == 0:
                 await asyncio.sleep(0.01)
-            with pytest.raises(QueueFull, match="1 requests are under way"):
+            with pytest.raises(QueueFull, match="1 requests are already in progress"):
                 await service.transcribe(audio, options)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert service.requests.n_taken == 0
+            assert service.requests.n_active == 0
             steps, deadline_s = service.model.stats.steps, time.monotonic() + 20
             while service.model.stats.failed == 0 and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.001)

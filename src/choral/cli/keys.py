@@ -19,7 +19,7 @@ it is made. A server that runs sees changes at once.
 
 
 def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    from choral.server.keys import ApiKey
+    from choral.server.api_keys import ApiKey
 
     parser: Parser = commands.add_parser(
         "keys", help="make and remove API keys of a server", usage="choral keys COMMAND …", description=DESCRIPTION
@@ -41,7 +41,7 @@ def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
 
 
 def add(arguments: argparse.Namespace) -> int:
-    from choral.server.keys import ApiKey, hashed, new_secret, read_keys, write_keys
+    from choral.server.api_keys import ApiKey, hash_secret, new_secret, read_keys, write_keys
 
     keys = read_keys(arguments.file) if arguments.file.exists() else ()
     if any(key.name == arguments.name for key in keys):
@@ -50,13 +50,13 @@ def add(arguments: argparse.Namespace) -> int:
         )
     secret = new_secret()
     limits = {name: value for name, value in given_options(arguments, ApiKey).items() if name in LIMITS}
-    write_keys(arguments.file, (*keys, ApiKey(name=arguments.name, sha256=hashed(secret), **limits)))
+    write_keys(arguments.file, (*keys, ApiKey(name=arguments.name, sha256=hash_secret(secret), **limits)))
     write_stdout(f"{secret}\n")
     return 0
 
 
 def show(arguments: argparse.Namespace) -> int:
-    from choral.server.keys import read_keys
+    from choral.server.api_keys import read_keys
 
     rows = [[key.name, *(f"{getattr(key, name):g}" for name in LIMITS)] for key in read_keys(arguments.file)]
     write_stdout(aligned([["name", *(name.replace("_", " ") for name in LIMITS)], *rows], range(1, 4)))
@@ -64,7 +64,7 @@ def show(arguments: argparse.Namespace) -> int:
 
 
 def remove(arguments: argparse.Namespace) -> int:
-    from choral.server.keys import read_keys, write_keys
+    from choral.server.api_keys import read_keys, write_keys
 
     keys = read_keys(arguments.file)
     kept = [key for key in keys if key.name != arguments.name]

@@ -20,10 +20,10 @@ from choral.cli.outputs import write_stdout
 if TYPE_CHECKING:
     from choral.api import Model
     from choral.audio.prep.settings import PrepSettings
+    from choral.server.api_keys import ApiKeyStore
     from choral.server.jobs.settings import JobSettings
-    from choral.server.keys import KeyRing
     from choral.server.settings import ServerSettings
-    from choral.server.traces import Tracing
+    from choral.server.tracing import Tracing
 
 KEY = "CHORAL_API_KEY"
 SECRET = "CHORAL_WEBHOOK_SECRET"
@@ -91,8 +91,8 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
     from choral.remote.guard import Guard
+    from choral.server.api_keys import ApiKeyStore
     from choral.server.jobs.settings import JobSettings
-    from choral.server.keys import KeyRing
     from choral.server.listener import bind
     from choral.server.settings import ServerSettings
 
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
     )
     Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
     jobs = JobSettings(**given_options(arguments, JobSettings))
-    keys = KeyRing(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
+    keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
     limit_malloc_arenas()
     with (
         traced(is_wanted=arguments.otel) as tracing,
@@ -124,9 +124,9 @@ def traced(*, is_wanted: bool) -> Iterator[Tracing | None]:
     if not is_wanted:
         yield None
         return
-    from choral.server.otel import OtelTracing
+    from choral.server.tracing import Tracing
 
-    with closing(OtelTracing()) as tracing:
+    with closing(Tracing()) as tracing:
         yield tracing
 
 
@@ -135,40 +135,41 @@ async def serve(
     prep: PrepSettings,
     settings: ServerSettings,
     jobs: JobSettings,
-    keys: KeyRing,
+    keys: ApiKeyStore,
     bound: socket.socket,
     tracing: Tracing | None = None,
 ) -> None:
     from choral.audio.prep.pool import PrepPool
     from choral.common.malloc import frozen_gc
     from choral.server.app import create_app
-    from choral.server.jobs.charges import JobCharges
-    from choral.server.jobs.opening import opened_meters, opened_store, state_folder
+    from choral.server.jobs.job_billing import JobBilling
+    from choral.server.jobs.opening import open_job_store, state_folder
     from choral.server.listener import CONNECTIONS_WAITING, Listener
+    from choral.server.memory_trimmer import trim_memory
+    from choral.server.quota import open_quotas
     from choral.server.service import Service
-    from choral.server.upkeep import upkeep
 
     with PrepPool(prep) as pool:
         service = Service.of(model, pool, settings)
         async with AsyncExitStack() as stack:
             folder = Path(stack.enter_context(state_folder(jobs, settings.port)))
-            meters = await stack.enter_async_context(opened_meters(keys, folder))
-            charges = JobCharges(keys, meters)
+            quotas = await stack.enter_async_context(open_quotas(keys, folder))
+            billing = JobBilling(keys, quotas)
             secret = os.environ.get(SECRET, "")
-            store = await stack.enter_async_context(opened_store(service, jobs, folder, charges, secret))
-            listener = Listener(create_app(service, keys, store, meters, tracing), service)
+            store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
+            listener = Listener(create_app(service, keys, store, quotas, tracing), service)
             stack.enter_context(frozen_gc())
             bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
             write_stdout(greeting(service, keys, bound))
-            async with upkeep():
+            async with trim_memory():
                 await listener.serve([bound])
 
 
-def greeting(service: Any, keys: KeyRing, bound: socket.socket) -> str:
+def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
     from choral.server.listener import address_of
 
     model, address = service.model, address_of(bound)
-    key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_needed else ""
+    key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_required else ""
     return (
         f"choral serves {service.model_id} at {address}\n"
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "

@@ -20,16 +20,16 @@ except ImportError as missing:
     raise MissingDependency(f"the server needs the package {missing.name}: pip install 'choral[server]'") from missing
 
 from choral.server import health, openai
-from choral.server.doorman import Doorman
+from choral.server.api_errors import add_error_handlers
+from choral.server.api_keys import ApiKeyStore
 from choral.server.jobs import routes as job_routes
-from choral.server.jobs.store import JobStore
-from choral.server.keys import KeyRing
-from choral.server.limits import Meters
+from choral.server.jobs.job_store import JobStore
+from choral.server.middleware import RequestMiddleware
 from choral.server.page import routes as page_routes
-from choral.server.problems import add_error_handlers
+from choral.server.quota import KeyQuotas
 from choral.server.realtime import routes as realtime_routes
 from choral.server.service import Service
-from choral.server.traces import Tracing
+from choral.server.tracing import Tracing
 
 MakeRouter = Callable[[Service], APIRouter]
 ROUTERS: tuple[MakeRouter, ...] = (
@@ -43,9 +43,9 @@ HEADERS_SHOWN = ("x-request-id", "retry-after")
 
 def create_app(
     service: Service,
-    keys: KeyRing | None = None,
+    keys: ApiKeyStore | None = None,
     jobs: JobStore | None = None,
-    meters: Meters | None = None,
+    quotas: KeyQuotas | None = None,
     tracing: Tracing | None = None,
 ) -> FastAPI:
     """With a store of jobs, which is open already, there are the routes for jobs too."""
@@ -62,7 +62,11 @@ def create_app(
         app.include_router(job_routes.make_router(service, jobs))
     add_error_handlers(app)
     app.add_middleware(
-        Doorman, keys=keys or KeyRing(), meters=meters or Meters(), metrics=service.metrics, tracing=tracing
+        RequestMiddleware,
+        keys=keys or ApiKeyStore(),
+        quotas=quotas or KeyQuotas(),
+        metrics=service.metrics,
+        tracing=tracing,
     )
     if service.settings.cors_origins:
         app.add_middleware(

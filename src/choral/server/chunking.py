@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 
 NAME = "chunking_strategy"
 LONGEST_MS = 60_000
@@ -65,5 +65,5 @@ def _number(name: str, value: Any, most: float) -> float:
     return number
 
 
-def _problem(message: str) -> Problem:
-    return Problem(message, param=NAME, code="invalid_value")
+def _problem(message: str) -> ApiError:
+    return ApiError(message, param=NAME, code="invalid_value")

@@ -34,7 +34,7 @@ class Readiness:
         self._service = service
         self._has_answered = False
 
-    async def prove(self) -> None:
+    async def self_test(self) -> None:
         """A second of noise goes the whole way through the engine."""
         noise = (np.random.default_rng(0).standard_normal(SAMPLE_RATE) * 0.05).astype(np.float32)
         options = TranscribeOptions(language="en", temperature=0.0, max_tokens=1)
@@ -59,7 +59,7 @@ def make_router(service: Service) -> APIRouter:
 
     @asynccontextmanager
     async def proving(app: object) -> AsyncIterator[None]:
-        proof = asyncio.create_task(readiness.prove())
+        proof = asyncio.create_task(readiness.self_test())
         yield
         await cancel_tasks([proof])
 

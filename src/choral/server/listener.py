@@ -26,7 +26,7 @@ CONNECTIONS_WAITING = 2048
 FORCE_EXIT_LOOK_S = 0.1  # uvicorn's own way to hear of a second signal
 
 
-class PatientForBodies(H11Protocol):
+class HeaderTimeoutProtocol(H11Protocol):
     """Times of bodies are the forms' affair; this one looks after everything before them."""
 
     headers_s = 20.0
@@ -65,7 +65,7 @@ class Listener(uvicorn.Server):
 
     def __init__(self, app: FastAPI, service: Service) -> None:
         stall_s = service.settings.upload_stall_s
-        protocol = type("Protocol", (PatientForBodies,), {"headers_s": stall_s})  # uvicorn makes each by itself
+        protocol = type("Protocol", (HeaderTimeoutProtocol,), {"headers_s": stall_s})  # uvicorn makes each by itself
         self._drain_s = service.settings.drain_s
         super().__init__(
             uvicorn.Config(

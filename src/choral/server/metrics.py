@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from choral.audio.prep.pool import PrepPool
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
-TIMES_REAL = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+SPEED_RATIOS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
-class Metrics:
+class ServerMetrics:
     def __init__(self, model: Model, prep: PrepPool) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
@@ -47,10 +47,10 @@ class Metrics:
             "choral_first_text_seconds", "from a whole request to its first text", buckets=SECONDS, registry=registry
         )
         self.audio_s = Counter("choral_audio_seconds", "seconds of audio transcribed", registry=registry)
-        self.times_real = Histogram(
-            "choral_real_time_factor",
+        self.audio_speed_ratio = Histogram(
+            "choral_audio_speed_ratio",
             "seconds of audio for a second in the engine, of a request",
-            buckets=TIMES_REAL,
+            buckets=SPEED_RATIOS,
             registry=registry,
         )
         self.jobs = Counter("choral_jobs", "jobs that ended here, by state", ["state"], registry=registry)

@@ -11,19 +11,18 @@ from starlette.responses import Response
 
 from choral.errors import AudioError
 from choral.server import openapi
-from choral.server.answers import whole_answer
-from choral.server.fields import SpeechRequest, read_request
-from choral.server.forms import read_form
-from choral.server.gone import ClientGone, unless_gone
-from choral.server.limits import charge
-from choral.server.problems import Problem, problem_of
+from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, to_api_error
+from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
+from choral.server.quota import principal_of
+from choral.server.responses import transcript_response
 from choral.server.service import Service
+from choral.server.speech_form import SpeechRequest, read_request
 from choral.server.streaming import EventStream, Streaming
-from choral.server.traces import part
+from choral.server.tracing import span
+from choral.server.upload import read_form
 from choral.types import Segment, Task, Transcript
 
 ALIAS = "whisper-1"  # what OpenAI's own clients ask for: here it is the model that was loaded
-CLIENT_GONE = 499
 
 
 def make_router(service: Service) -> APIRouter:
@@ -60,7 +59,7 @@ def _model_fields(name: str, started: int) -> dict[str, object]:
 
 def require_model(service: Service, name: str) -> None:
     if name not in model_names(service):
-        raise Problem(
+        raise ApiError(
             f"there is no model {name[:100]!r} here: {' and '.join(model_names(service))} are names of the one that is",
             status=404,
             param="model",
@@ -69,20 +68,20 @@ def require_model(service: Service, name: str) -> None:
 
 
 async def _speech(service: Service, request: Request, task: Task) -> Response:
-    service.requests.require()
+    service.requests.require_capacity()
     async with AsyncExitStack() as stack:
-        with service.uploads.place(), part("read the upload"):
+        with service.uploads.admit(), span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings))
         speech = read_request(form, task)
         _require_fitting(service, speech)
         spell = service.model.text_tokens if speech.options.token_logprobs else None
         if not speech.is_stream:
             try:
-                transcript = await unless_gone(request.receive, _transcript(service, request, speech, None))
-            except ClientGone:
-                return Response(status_code=CLIENT_GONE)
+                transcript = await cancel_on_disconnect(request.receive, _transcript(service, request, speech, None))
+            except ClientClosedRequest:
+                return Response(status_code=CLIENT_CLOSED_REQUEST)
             tokens = spell and [token for segment in transcript.segments for token in spell(segment)]
-            return whole_answer(transcript, speech, tokens)
+            return transcript_response(transcript, speech, tokens)
         own = stack.pop_all()
 
         async def work(on_segment: Callable[[Segment], None]) -> Transcript:
@@ -91,9 +90,9 @@ async def _speech(service: Service, request: Request, task: Task) -> Response:
 
         streaming = Streaming(work, spell)
         try:
-            await unless_gone(request.receive, streaming.begin())
-        except ClientGone:
-            return Response(status_code=CLIENT_GONE)
+            await cancel_on_disconnect(request.receive, streaming.begin())
+        except ClientClosedRequest:
+            return Response(status_code=CLIENT_CLOSED_REQUEST)
         return EventStream(streaming)
 
 
@@ -106,10 +105,10 @@ async def _transcript(
             speech.options,
             priority=speech.priority,
             on_segment=on_segment,
-            on_duration=lambda duration_s: charge(request, duration_s),
+            on_duration=principal_of(request).charge,
         )
     except AudioError as error:
-        problem = problem_of(error)
+        problem = to_api_error(error)
         problem.param = speech.audio_param
         raise problem from error
 
@@ -119,13 +118,13 @@ def _require_fitting(service: Service, speech: SpeechRequest) -> None:
     if service.model.is_multilingual:
         return
     if speech.options.task == "translate":
-        raise Problem(
+        raise ApiError(
             f"{service.model_id} knows only English and cannot translate: serve a multilingual model",
             param="model",
             code="unsupported_value",
         )
     if speech.options.language not in (None, "en"):
-        raise Problem(
+        raise ApiError(
             f"{service.model_id} knows only English: leave out `language`, or serve a multilingual model",
             param="language",
             code="unsupported_value",

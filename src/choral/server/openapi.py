@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from choral.model.languages import CODES
-from choral.server.fields import HOTTEST, PROMPT_CHARACTERS, Granularity, ResponseFormat
+from choral.server.speech_form import HOTTEST, MAX_PROMPT_CHARACTERS, Granularity, ResponseFormat
 from choral.types import Loudness, Mode, Priority
 
 ERROR = {
@@ -75,12 +75,12 @@ TRANSCRIPT = {
 OWN = "Choral's own. "
 FIELDS: dict[str, dict[str, Any]] = {
     "file": {"type": "string", "format": "binary", "description": "the audio, in nearly any container and codec"},
-    "url": {"type": "string", "maxLength": PROMPT_CHARACTERS, "description": OWN + "Its address instead of `file`"},
+    "url": {"type": "string", "maxLength": MAX_PROMPT_CHARACTERS, "description": OWN + "Its address instead of `file`"},
     "model": {"type": "string", "description": "a name from /v1/models; whisper-1 stands for the one there is"},
     "language": {"enum": list(CODES), "description": "code or English name; detected when not given"},
     "prompt": {
         "type": "string",
-        "maxLength": PROMPT_CHARACTERS,
+        "maxLength": MAX_PROMPT_CHARACTERS,
         "description": "text that came before; the model hears its last 224 tokens",
     },
     "response_format": {"enum": list(get_args(ResponseFormat)), "default": "json"},
@@ -100,7 +100,7 @@ FIELDS: dict[str, dict[str, Any]] = {
         "type": "string",
         "description": 'auto, or JSON: {"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 500}',
     },
-    "hotwords": {"type": "string", "maxLength": PROMPT_CHARACTERS, "description": OWN + "Words to expect"},
+    "hotwords": {"type": "string", "maxLength": MAX_PROMPT_CHARACTERS, "description": OWN + "Words to expect"},
     "mode": {"enum": list(get_args(Mode)), "description": OWN + "batched: all windows of a file at once"},
     "vad": {"type": "boolean", "description": OWN + "Leave out silence"},
     "word_timestamps": {"type": "boolean", "description": OWN + "Words in verbose_json; subtitles laid out by words"},

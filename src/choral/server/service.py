@@ -19,11 +19,11 @@ from typing import TYPE_CHECKING
 
 from choral.audio.stoppable import stop_with
 from choral.common.aio import run_in_thread
-from choral.server.metrics import Metrics
+from choral.server.admission import AdmissionControl
+from choral.server.metrics import ServerMetrics
 from choral.server.realtime.session_registry import SessionRegistry
-from choral.server.room import Room
 from choral.server.settings import ServerSettings
-from choral.server.traces import part, tell
+from choral.server.tracing import set_attribute, span
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
@@ -42,24 +42,24 @@ class Service:
     model: Model
     prep: PrepPool
     settings: ServerSettings
-    requests: Room
-    uploads: Room
-    metrics: Metrics
+    requests: AdmissionControl
+    uploads: AdmissionControl
+    metrics: ServerMetrics
     realtime: SessionRegistry
-    engine_room: asyncio.Semaphore
+    engine_slots: asyncio.Semaphore
 
     @classmethod
     def of(cls, model: Model, prep: PrepPool, settings: ServerSettings) -> Service:
-        metrics = Metrics(model, prep)
+        metrics = ServerMetrics(model, prep)
         return cls(
             model,
             prep,
             settings,
-            requests=Room(settings.queue_limit, "requests"),
-            uploads=Room(settings.uploads, "uploads"),
+            requests=AdmissionControl(settings.queue_limit, "requests"),
+            uploads=AdmissionControl(settings.uploads, "uploads"),
             metrics=metrics,
             realtime=SessionRegistry(settings.realtime_sessions, metrics.registry),
-            engine_room=asyncio.Semaphore(settings.at_once or model.requests_at_once),
+            engine_slots=asyncio.Semaphore(settings.at_once or model.requests_at_once),
         )
 
     async def transcribe(
@@ -76,23 +76,23 @@ class Service:
 
         `on_duration` hears how long the audio is before it is transcribed; what it raises refuses the request.
         """
-        with self.requests.place():
+        with self.requests.admit():
             came_s = time.monotonic()
-            tell("choral.model", self.model_id)
-            with part("prep"):
+            set_attribute("choral.model", self.model_id)
+            with span("prep"):
                 prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
             with prepared.recording:
-                tell("choral.audio_s", prepared.recording.duration)
+                set_attribute("choral.audio_s", prepared.recording.duration)
                 if on_duration is not None:
                     on_duration(prepared.recording.duration)
                 prepared_s = time.monotonic()
                 self.metrics.prep_s.observe(prepared_s - came_s)
                 async with AsyncExitStack() as stack:
-                    with part("wait for the engine"):
-                        await stack.enter_async_context(self.engine_room)
+                    with span("wait for the engine"):
+                        await stack.enter_async_context(self.engine_slots)
                     self.metrics.queue_s.observe(time.monotonic() - prepared_s)
-                    hearing = Hearing(self.metrics, came_s, on_segment, on_progress)
-                    with part("transcribe"):
+                    hearing = TranscriptionRun(self.metrics, came_s, on_segment, on_progress)
+                    with span("transcribe"):
                         return await hearing.run(self.model, prepared.recording, options, priority)
 
     @property
@@ -102,11 +102,11 @@ class Service:
         return Path(name).name if os.path.exists(name) else name
 
 
-class Hearing:
+class TranscriptionRun:
     """One recording in the engine."""
 
     def __init__(
-        self, metrics: Metrics, came_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
+        self, metrics: ServerMetrics, came_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
     ) -> None:
         self._metrics, self._came_s = metrics, came_s
         self._on_segment, self._on_progress = on_segment, on_progress
@@ -125,7 +125,7 @@ class Hearing:
             self._wanted_no_more.set()
             transcription.stop()  # after its end this does nothing
         self._metrics.audio_s.inc(transcript.duration)
-        self._metrics.times_real.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
+        self._metrics.audio_speed_ratio.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
         return transcript
 
     def _work(self, transcription: Transcription) -> Transcript:

@@ -15,9 +15,9 @@ from starlette.types import Receive, Scope, Send
 
 from choral.common.aio import cancel_tasks
 from choral.errors import ChoralError
-from choral.server.answers import END_OF_EVENTS, TextSoFar, delta_event, done_event, event
-from choral.server.gone import ClientGone, unless_gone
-from choral.server.problems import error_fields, problem_of
+from choral.server.api_errors import error_fields, to_api_error
+from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
+from choral.server.responses import END_OF_EVENTS, TextAccumulator, delta_event, done_event, event
 from choral.types import Segment, Token, Transcript
 
 Work = Callable[[Callable[[Segment], None]], Coroutine[Any, Any, Transcript]]
@@ -33,7 +33,7 @@ class Streaming:
         self._tokens: list[Token] = []
         self._n_told = 0  # of the tokens
         self._segments: asyncio.Queue[Segment | None] = asyncio.Queue()
-        self._text = TextSoFar()
+        self._text = TextAccumulator()
         self._task = asyncio.create_task(work(self._segments.put_nowait))
         self._task.add_done_callback(lambda task: self._segments.put_nowait(None))
         self._first: bytes | None = None
@@ -60,7 +60,7 @@ class Streaming:
         try:
             yield done_event(self._task.result(), self._text.text, self._tokens if self._spell else None)
         except ChoralError as error:
-            yield event(error_fields(problem_of(error)))
+            yield event(error_fields(to_api_error(error)))
         yield END_OF_EVENTS
 
     def _event(self, segment: Segment) -> bytes | None:
@@ -87,8 +87,8 @@ class EventStream(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await unless_gone(receive, self._send_all(send))
-        except ClientGone:
+            await cancel_on_disconnect(receive, self._send_all(send))
+        except ClientClosedRequest:
             return
         finally:
             await self._streaming.end()

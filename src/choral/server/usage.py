@@ -31,7 +31,7 @@ CREATE INDEX IF NOT EXISTS heard_by_age ON heard (at);
 
 
 @dataclass(frozen=True)
-class Heard:
+class UsageEntry:
     id: str  # of the job, or one of its own
     key: str  # the name of the key
     at: float  # seconds since 1970
@@ -51,12 +51,12 @@ class UsageTable:
                 "choose another folder with --data"
             ) from error
 
-    def entries(self) -> list[Heard]:
+    def entries(self) -> list[UsageEntry]:
         """Of the last 24 hours, in their order, and all that are still open."""
         query = "SELECT id, key, at, duration_s FROM heard WHERE at>? OR duration_s IS NULL ORDER BY at"
-        return [Heard(*row) for row in self._db.execute(query, (time.time() - DAY_S,))]
+        return [UsageEntry(*row) for row in self._db.execute(query, (time.time() - DAY_S,))]
 
-    def write(self, entries: Sequence[Heard]) -> None:
+    def write(self, entries: Sequence[UsageEntry]) -> None:
         rows = [(entry.id, entry.key, entry.at, entry.duration_s) for entry in entries]
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -75,23 +75,23 @@ class UsageTable:
         self._db.close()
 
 
-class UsageBook:
+class UsageWriter:
     """Notes in the event loop, and has them written by a thread."""
 
     def __init__(self, table: UsageTable) -> None:
         self._table = table
         self._thread = ThreadPoolExecutor(1, "choral-usage-disk")
-        self._noted: list[Heard] = []
-        self._has_news = asyncio.Event()
+        self._pending: list[UsageEntry] = []
+        self._has_pending = asyncio.Event()
 
-    def note(self, entry: Heard) -> None:
-        self._noted.append(entry)
-        self._has_news.set()
+    def add(self, entry: UsageEntry) -> None:
+        self._pending.append(entry)
+        self._has_pending.set()
 
-    async def keep_writing(self) -> None:
+    async def run(self) -> None:
         """Until it is cancelled. A disk that refuses is asked again, and nothing is forgotten meanwhile."""
         while True:
-            await self._has_news.wait()
+            await self._has_pending.wait()
             await asyncio.sleep(WRITE_EVERY_S)
             try:
                 await self.write()
@@ -100,14 +100,14 @@ class UsageBook:
                 await asyncio.sleep(PAUSE_S)
 
     async def write(self) -> None:
-        entries = list(self._noted)
-        self._has_news.clear()
+        entries = list(self._pending)
+        self._has_pending.clear()
         try:
             await asyncio.get_running_loop().run_in_executor(self._thread, self._table.write, entries)
         except BaseException:
-            self._has_news.set()
+            self._has_pending.set()
             raise
-        del self._noted[: len(entries)]
+        del self._pending[: len(entries)]
 
     async def close(self) -> None:
         try:
@@ -119,12 +119,12 @@ class UsageBook:
 
 
 @asynccontextmanager
-async def opened_usage(folder: Path) -> AsyncIterator[tuple[UsageBook, list[Heard]]]:
+async def open_usage(folder: Path) -> AsyncIterator[tuple[UsageWriter, list[UsageEntry]]]:
     """The book, and what was in it."""
     table = await asyncio.to_thread(UsageTable, folder)
     entries = await asyncio.to_thread(table.entries)
-    book = UsageBook(table)
-    writing = asyncio.create_task(book.keep_writing())
+    book = UsageWriter(table)
+    writing = asyncio.create_task(book.run())
     try:
         yield book, entries
     finally:

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from choral.bench.redis_server import RedisServer
-from choral.server.keys import ApiKey, hashed, write_keys
+from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_calls import submit, wait_for
 from live_server import LiveServer
 
@@ -25,7 +25,7 @@ JFK_S = 11.0
 def keys_file(tmp_path: Path) -> Path:
     """Half a minute a day: two and a half times the clip."""
     path = tmp_path / "keys"
-    write_keys(path, [ApiKey(name="ada", sha256=hashed("ck-ada"), audio_minutes_per_day=0.5)])
+    write_keys(path, [ApiKey(name="ada", sha256=hash_secret("ck-ada"), audio_minutes_per_day=0.5)])
     return path
 
 
@@ -58,7 +58,7 @@ def test_minutes_survive_restarts(keys_file: Path, tiny_en_pt: Path, jfk: Path, 
         with caller(third) as http:
             refused = transcribe(http, jfk)
             assert refused.status_code == 429
-            assert "has sent 0.4, and this is 0.2 more" in refused.json()["error"]["message"]
+            assert "has used 0.4; this audio is 0.2 more" in refused.json()["error"]["message"]
             failed = wait_for(http, submit(http, jfk), "failed")
             assert "0.5 minutes of audio in 24 hours" in failed["error"]["message"]
         assert third.stop() == 0
@@ -96,7 +96,7 @@ def test_jobs_of_workers_are_charged_also_by_the_next_server(
             while (refused := http.post("/v1/jobs")).status_code != 429:  # nothing in it: a 415 until then
                 assert time.monotonic() < deadline_s, refused.text
                 time.sleep(0.1)
-            assert "may send 0.5 minutes of audio in 24 hours, has sent 0.6" in refused.json()["error"]["message"]
+            assert "limited to 0.5 minutes of audio in 24 hours and has used 0.6" in refused.json()["error"]["message"]
         assert after.stop() == 0
     finally:
         after.process.kill()

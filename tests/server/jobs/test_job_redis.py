@@ -12,7 +12,7 @@ import pytest
 
 import choral
 from choral.bench.redis_server import RedisServer
-from choral.server.keys import ApiKey, hashed, write_keys
+from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_calls import read_events, submit, wait_for
 from live_server import LiveServer
 
@@ -26,7 +26,7 @@ def redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
 def test_a_worker_does_the_jobs_and_keys_keep_callers_apart(
     redis: RedisServer, tiny_en_pt: Path, jfk: Path, jfk_transcript: choral.Transcript, tmp_path: Path
 ) -> None:
-    write_keys(tmp_path / "keys", [ApiKey(name=name, sha256=hashed(f"ck-{name}")) for name in ("ada", "bob")])
+    write_keys(tmp_path / "keys", [ApiKey(name=name, sha256=hash_secret(f"ck-{name}")) for name in ("ada", "bob")])
     model = ("--model", tiny_en_pt, "--threads", 1, "--processes", 1)
     server = LiveServer(*model, "--redis", redis.url, "--api-keys-file", tmp_path / "keys")
     worker = subprocess.Popen(

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 
 import choral
-from choral.server.jobs.table import JobTable
+from choral.server.jobs.job_table import JobTable
 from job_calls import joined, read_events, submit, wait_for
 from live_server import LiveServer
 

@@ -11,7 +11,7 @@ import pytest
 
 from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.request import AudioRef, JobRequest
-from choral.server.jobs.table import MAX_CRASHES, JobTable
+from choral.server.jobs.job_table import MAX_CRASHES, JobTable
 from choral.types import Priority, TranscribeOptions
 
 LIMIT = 4
@@ -30,7 +30,7 @@ def test_interactive_jobs_go_first_unless_it_is_the_turn_of_the_others(tmp_path:
         table.insert(request("i3"), LIMIT)
     taken = [table.take(batch_first=first) for first in (False, True, False, False, False)]
     assert [record and record.id for record in taken] == ["i1", "b1", "i2", "b2", None]
-    table.hand_back("i2")
+    table.requeue("i2")
     record = table.take(batch_first=False)
     assert record is not None
     assert (record.id, record.attempts) == ("i2", 1)
@@ -63,7 +63,7 @@ def test_a_failure_that_may_pass_waits_for_its_time(tmp_path: Path) -> None:
     table.insert(request("one"), LIMIT)
     assert table.take(batch_first=False) is not None
     due_at = time.time() + 0.2
-    table.put_off("one", due_at, "the network is away", "FetchFailed")
+    table.reschedule("one", due_at, "the network is away", "FetchFailed")
     assert table.take(batch_first=False) is None
     assert (table.show("one").state, table.next_due_at()) == ("waiting", due_at)
     time.sleep(max(0.0, due_at - time.time()))

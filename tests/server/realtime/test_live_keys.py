@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 
 from audio.media_files import Sound
-from choral.server.keys import ApiKey, hashed, new_secret, write_keys
+from choral.server.api_keys import ApiKey, hash_secret, new_secret, write_keys
 from live_client import FORMATS, closed, joined, refusal, words
 from live_server import LiveServer, running
 
@@ -15,8 +15,8 @@ IDLE_S = 2
 
 def test_keys_their_limits_and_the_end(tiny_en_pt: Path, tmp_path: Path, jfk_sound: Sound) -> None:
     ann, bob, file = new_secret(), new_secret(), tmp_path / "keys.json"
-    limited = ApiKey(name="ann", sha256=hashed(ann), audio_minutes_per_day=0.1, parallel_requests=1)
-    write_keys(file, [limited, ApiKey(name="bob", sha256=hashed(bob))])
+    limited = ApiKey(name="ann", sha256=hash_secret(ann), audio_minutes_per_day=0.1, parallel_requests=1)
+    write_keys(file, [limited, ApiKey(name="bob", sha256=hash_secret(bob))])
     flags = ("--api-keys-file", file, "--realtime-idle-s", IDLE_S, "--processes", 1)
     with running("--model", tiny_en_pt, *flags) as server:
         nobody_comes_in_without(server)
@@ -45,7 +45,7 @@ def audio_is_charged(server: LiveServer, key: str) -> None:
     with joined(server.url, additional_headers=bearer(key)) as client:
         client.say(bytes(2 * 24_000 * 10))  # ten seconds, and six are allowed
         error = client.error()
-        assert "may send 0.1 minutes of audio in 24 hours" in error["message"]
+        assert "limited to 0.1 minutes of audio in 24 hours" in error["message"]
         assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
         assert closed(client) == 1008
 

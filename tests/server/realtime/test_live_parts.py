@@ -16,7 +16,7 @@ from choral.audio.vad import speech_probabilities, speech_spans
 from choral.longform.words import Timing
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 from choral.server.realtime.agreement import agreed
 from choral.server.realtime.audio_formats import AudioFormat, Encoding, g711_table
 from choral.server.realtime.buffer import AudioBuffer
@@ -64,7 +64,7 @@ def test_chunk_sizes_do_not_matter_to_the_resampler(rate: int, jfk_sound: Sound)
 
 
 def test_samples_must_be_whole() -> None:
-    with pytest.raises(Problem, match="3 bytes are no whole number of 16-bit samples") as raised:
+    with pytest.raises(ApiError, match="3 bytes are no whole number of 16-bit samples") as raised:
         AudioFormat("pcm", 24_000).samples(b"abc")
     assert raised.value.param == "audio"
 

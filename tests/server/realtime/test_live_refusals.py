@@ -173,7 +173,7 @@ def test_no_more_sessions_than_allowed(live_server: LiveServer) -> None:
             clients[-1].__enter__()
         status, error = refusal(live_server.url)
         assert (status, error["code"]) == (503, "queue_full")
-        assert "8 live sessions are under way already" in error["message"]
+        assert "8 live sessions are already in progress" in error["message"]
     finally:
         for client in clients:
             client.__exit__(None, None, None)

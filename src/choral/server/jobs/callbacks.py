@@ -10,7 +10,7 @@ from choral.common.aio import run_in_thread
 from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.jobs.webhook_delivery import next_attempt, post, webhook_body
 from choral.remote.guard import Guard
-from choral.server.jobs.disk import Disk
+from choral.server.jobs.async_table import AsyncTable
 
 log = logging.getLogger("choral.server")
 AT_ONCE = 16
@@ -20,13 +20,13 @@ RETRY_S = 7.0  # before the second try; with ten, each pause twice the last, an 
 
 
 class Callbacks:
-    def __init__(self, disk: Disk, allowed_hosts: tuple[str, ...], secret: str) -> None:
+    def __init__(self, disk: AsyncTable, allowed_hosts: tuple[str, ...], secret: str) -> None:
         self._disk, self._guard, self._secret = disk, Guard(allowed_hosts), secret
 
     async def run(self) -> None:
         """Sends what is due, until it is cancelled."""
         while True:
-            due = await self._disk.do_surely(lambda table: table.due_webhooks(AT_ONCE))
+            due = await self._disk.retry_until_written(lambda table: table.due_webhooks(AT_ONCE))
             await asyncio.gather(*(self._send(record) for record in due))
             if len(due) < AT_ONCE:
                 await asyncio.sleep(EVERY_S)
@@ -44,4 +44,4 @@ class Callbacks:
         if outcome != "delivered":
             log.warning("webhook %s: %s", outcome, answer.error, extra={"job": record.id})
         due_at = time.time() + delay_s if outcome == "pending" else None
-        await self._disk.do_surely(lambda table: table.webhook_told(record.id, attempts, outcome, due_at))
+        await self._disk.retry_until_written(lambda table: table.record_webhook(record.id, attempts, outcome, due_at))

@@ -12,9 +12,9 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from choral.errors import ChoralError
-from choral.server.answers import text_of
-from choral.server.jobs.store import Snapshot
-from choral.server.jobs.views import job_fields, segment_fields
+from choral.server.jobs.job_store import Snapshot
+from choral.server.jobs.job_views import job_fields, segment_fields
+from choral.server.responses import joined_text
 
 STILL_HERE = b": still here\n\n"
 STILL_HERE_EVERY_S = 2.0  # proxies close what is silent for long
@@ -36,7 +36,7 @@ async def event_stream(
             yield event("segment", segment_fields(segment), n_known)
         fields = job_fields(snapshot.record)
         if snapshot.record.has_ended:
-            yield event("end", {**fields, "text": text_of(snapshot.segments)}, n_known)
+            yield event("end", {**fields, "text": joined_text(snapshot.segments)}, n_known)
         elif fields != told:
             yield event("progress", fields, n_known)
         told = fields

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class News:
+class ChangeNotifier:
     """Used in one event loop only."""
 
     def __init__(self) -> None:

@@ -8,14 +8,11 @@ from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from choral.server.jobs.charges import JobCharges
-from choral.server.jobs.local import LocalJobs
+from choral.server.jobs.job_billing import JobBilling
+from choral.server.jobs.job_store import JobStore
 from choral.server.jobs.settings import JobSettings
-from choral.server.jobs.store import JobStore
-from choral.server.keys import KeyRing
-from choral.server.limits import Meters
+from choral.server.jobs.sqlite_store import SqliteJobStore
 from choral.server.service import Service
-from choral.server.usage import opened_usage
 
 
 def state_folder(settings: JobSettings, port: int) -> AbstractContextManager[Path | str]:
@@ -24,17 +21,8 @@ def state_folder(settings: JobSettings, port: int) -> AbstractContextManager[Pat
 
 
 @asynccontextmanager
-async def opened_meters(keys: KeyRing, folder: Path) -> AsyncIterator[Meters]:
-    if not keys.has_limits:
-        yield Meters()
-        return
-    async with opened_usage(folder) as (book, entries):
-        yield Meters(book.note, entries)
-
-
-@asynccontextmanager
-async def opened_store(
-    service: Service, settings: JobSettings, folder: Path, charges: JobCharges, webhook_secret: str = ""
+async def open_job_store(
+    service: Service, settings: JobSettings, folder: Path, charges: JobBilling, webhook_secret: str = ""
 ) -> AsyncIterator[JobStore]:
     store = _store(service, settings, folder, charges, webhook_secret)
     await store.open()
@@ -44,9 +32,9 @@ async def opened_store(
         await store.close()
 
 
-def _store(service: Service, settings: JobSettings, folder: Path, charges: JobCharges, webhook_secret: str) -> JobStore:
+def _store(service: Service, settings: JobSettings, folder: Path, charges: JobBilling, webhook_secret: str) -> JobStore:
     if settings.redis:
-        from choral.server.jobs.remote import RedisJobs
+        from choral.server.jobs.redis_store import RedisJobStore
 
-        return RedisJobs(settings, charges)
-    return LocalJobs(service, settings, folder, charges, webhook_secret)
+        return RedisJobStore(settings, charges)
+    return SqliteJobStore(service, settings, folder, charges, webhook_secret)

@@ -16,15 +16,16 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from choral import formats
 from choral.errors import JobNotFound
 from choral.jobs.request import new_id
+from choral.server.api_errors import ApiError
 from choral.server.jobs import schema
-from choral.server.jobs.charges import mark_of
 from choral.server.jobs.events import event_stream
-from choral.server.jobs.orders import read_order
-from choral.server.jobs.store import JobStore, NewJob
-from choral.server.jobs.views import job_fields, result_fields
-from choral.server.problems import Problem
+from choral.server.jobs.job_billing import owner_prefix
+from choral.server.jobs.job_form import read_job_form
+from choral.server.jobs.job_store import JobStore, NewJob
+from choral.server.jobs.job_views import job_fields, result_fields
+from choral.server.quota import principal_of
 from choral.server.service import Service
-from choral.server.traces import part
+from choral.server.tracing import span
 
 ResultFormat = Literal["text", "json", "verbose_json", "srt", "vtt", "tsv"]
 MEDIA_TYPES = {
@@ -81,13 +82,13 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
 
 
 async def _submit(service: Service, store: JobStore, request: Request) -> Response:
-    service.uploads.require()
-    await store.require_room()
+    service.uploads.require_capacity()
+    await store.require_capacity()
     async with AsyncExitStack() as stack:
-        stack.enter_context(service.uploads.place())
-        with part("read the upload"):
-            order = await stack.enter_async_context(read_order(request, service.settings))
-        with part("keep the job"):
+        stack.enter_context(service.uploads.admit())
+        with span("read the upload"):
+            order = await stack.enter_async_context(read_job_form(request, service.settings))
+        with span("keep the job"):
             job = NewJob(
                 id=_mark(request) + new_id(),
                 audio=order.audio,
@@ -115,8 +116,8 @@ async def _show(store: JobStore, job_id: str, response_format: ResultFormat | No
 
 def _mark(request: Request) -> str:
     """What the ids of this caller's jobs begin with; nothing where no keys are asked for."""
-    key: str | None = getattr(request.state, "key", None)
-    return "" if key is None else mark_of(key)
+    key = principal_of(request).name
+    return "" if key is None else owner_prefix(key)
 
 
 def _require_own(request: Request, job_id: str) -> None:
@@ -127,7 +128,7 @@ def _require_own(request: Request, job_id: str) -> None:
 def _last_event(request: Request) -> int:
     given = request.headers.get("last-event-id", "0") or "0"
     if not (given.isascii() and given.isdecimal() and len(given) <= 9):
-        raise Problem(
+        raise ApiError(
             "Last-Event-ID must be the id of an event of this job", param="Last-Event-ID", code="invalid_value"
         )
     return int(given)

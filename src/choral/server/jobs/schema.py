@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, get_args
 
 from choral.jobs.record import State
-from choral.server.jobs.orders import HINTS
+from choral.server.jobs.job_form import HINTS
 from choral.server.openapi import ERROR, EVENTS, REFUSALS
 from choral.types import Priority
 

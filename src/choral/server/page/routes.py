@@ -13,8 +13,8 @@ from prometheus_client import Counter
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from choral.model.languages import CODES
+from choral.server.api_errors import ApiError
 from choral.server.openapi import ERROR, REFUSALS
-from choral.server.problems import Problem
 from choral.server.service import Service
 
 STATIC = Path(__file__).parent / "static"
@@ -57,7 +57,7 @@ def make_router(service: Service) -> APIRouter:
     @router.get("/page/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
         if name not in FILES:
-            raise Problem(f"/page/{name[:100]} does not exist", status=404, code="not_found")
+            raise ApiError(f"/page/{name[:100]} does not exist", status=404, code="not_found")
         return _file(name)
 
     refused = {"description": REFUSALS["401"], "content": {"application/json": {"schema": ERROR}}}
@@ -89,7 +89,7 @@ def engine_fields(service: Service) -> dict[str, object]:
         "model": facts,
         "slots": model.n_slots,
         "waiting": stats.waiting,
-        "requests": service.requests.n_taken,
+        "requests": service.requests.n_active,
         "windows": stats.windows,
         "encoder_steps": stats.encoder_steps,
         "encoded": stats.encoded,

@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 
 Encoding = Literal["pcm", "pcmu", "pcma"]
 PCM_RATES = (24_000, 16_000)
@@ -29,7 +29,7 @@ class AudioFormat:
         if self.encoding != "pcm":
             return g711_table(self.encoding)[np.frombuffer(data, np.uint8)]
         if len(data) % PCM_BYTES:
-            raise Problem(
+            raise ApiError(
                 f"{len(data)} bytes are no whole number of 16-bit samples: send two bytes for each",
                 param="audio",
                 code="invalid_value",

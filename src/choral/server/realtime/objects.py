@@ -1,6 +1,6 @@
 """JSON objects that clients send: each field is taken by name and checked, and what nobody took is refused.
 
-Every refusal is a `Problem` whose `param` is the path of the field, as in `session.audio.input.format.rate`.
+Every refusal is a `ApiError` whose `param` is the path of the field, as in `session.audio.input.format.rate`.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 
 SHOWN = 60  # characters of a wrong value
 
@@ -16,7 +16,7 @@ SHOWN = 60  # characters of a wrong value
 class JsonObject:
     def __init__(self, value: object, path: str = "") -> None:
         if not isinstance(value, dict):
-            raise Problem(f"{path or 'an event'} must be an object in braces", param=path or None, code="invalid_type")
+            raise ApiError(f"{path or 'an event'} must be an object in braces", param=path or None, code="invalid_type")
         self._fields: dict[str, Any] = dict(value)
         self._path = path
 
@@ -26,8 +26,8 @@ class JsonObject:
     def path(self, name: str) -> str:
         return f"{self._path}.{name}" if self._path else name
 
-    def wrong(self, name: str, message: str, code: str = "invalid_value") -> Problem:
-        return Problem(f"{self.path(name)} {message}", param=self.path(name), code=code)
+    def wrong(self, name: str, message: str, code: str = "invalid_value") -> ApiError:
+        return ApiError(f"{self.path(name)} {message}", param=self.path(name), code=code)
 
     def take(self, name: str) -> Any:
         """The value, or None where there is none."""

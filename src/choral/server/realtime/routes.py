@@ -13,8 +13,8 @@ from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
 
 from choral.errors import ChoralError
+from choral.server.api_errors import ApiError, error_response, to_api_error
 from choral.server.openai import model_names, require_model
-from choral.server.problems import Problem, answer, problem_of
 from choral.server.realtime.websocket_connection import RealtimeConnection
 from choral.server.service import Service
 
@@ -31,9 +31,9 @@ def make_router(service: Service) -> APIRouter:
     async def realtime(websocket: WebSocket) -> None:
         try:
             model = _require_fitting(websocket, service)
-            service.realtime.room.require()
+            service.realtime.admission.require_capacity()
         except ChoralError as error:
-            await websocket.send_denial_response(answer(problem_of(error)))
+            await websocket.send_denial_response(error_response(to_api_error(error)))
             return
         connection = RealtimeConnection(websocket, service, model, is_beta=_is_beta(websocket))
         with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
@@ -48,9 +48,9 @@ def _require_fitting(websocket: WebSocket, service: Service) -> str:
     _require_origin(websocket, service.settings.cors_origins)
     for name in websocket.query_params:
         if name not in QUERY:
-            raise Problem(f"{name[:100]} is not known here: {' and '.join(QUERY)} are", param=name[:100])
+            raise ApiError(f"{name[:100]} is not known here: {' and '.join(QUERY)} are", param=name[:100])
     if websocket.query_params.get("intent") != "transcription":
-        raise Problem(
+        raise ApiError(
             "only transcription is served here: connect to /v1/realtime?intent=transcription",
             param="intent",
             code="unsupported_value",
@@ -65,7 +65,7 @@ def _require_origin(websocket: WebSocket, allowed: tuple[str, ...]) -> None:
     if origin is None or "*" in allowed or origin in allowed:
         return
     if urlsplit(origin).netloc != websocket.headers.get("host"):
-        raise Problem(
+        raise ApiError(
             f"pages of {origin[:100]} may not connect: the server must be started with --cors-origins {origin[:100]}",
             status=403,
             code="origin_not_allowed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
-from choral.server.problems import Problem, error_fields
+from choral.server.api_errors import ApiError, error_fields
 
 Event = dict[str, Any]
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
@@ -19,7 +19,7 @@ def event(kind: str, **fields: Any) -> Event:
     return {"type": kind, "event_id": new_id("event"), **fields}
 
 
-def error(problem: Problem, event_id: str | None) -> Event:
+def error(problem: ApiError, event_id: str | None) -> Event:
     """`event_id` is that of the client's event which cannot be done."""
     return event("error", error={**error_fields(problem)["error"], "event_id": event_id})
 
@@ -47,6 +47,6 @@ def completed(item_id: str, text: str, duration_s: float) -> Event:
     return event(f"{TRANSCRIPTION}.completed", item_id=item_id, content_index=0, transcript=text, usage=usage)
 
 
-def failed(item_id: str, problem: Problem) -> Event:
+def failed(item_id: str, problem: ApiError) -> Event:
     fields = error_fields(problem)["error"]
     return event(f"{TRANSCRIPTION}.failed", item_id=item_id, content_index=0, error=fields)

@@ -16,7 +16,7 @@ from choral.audio.constants import SAMPLE_RATE
 from choral.audio.resample import LiveResampler
 from choral.errors import ChoralError
 from choral.longform.transcriber import Transcriber
-from choral.server.problems import Problem, problem_of
+from choral.server.api_errors import ApiError, to_api_error
 from choral.server.realtime import server_events
 from choral.server.realtime.objects import JsonObject
 from choral.server.realtime.server_events import Event, new_id
@@ -82,7 +82,7 @@ class Session:
             case ClientMessage(text):
                 self._take_text(text)
             case RejectedMessage(why, code):
-                self._send(server_events.error(Problem(why, code=code), None))
+                self._send(server_events.error(ApiError(why, code=code), None))
             case WindowDone(future):
                 self._desk.take(future)
             case FinishAndClose():
@@ -102,7 +102,7 @@ class Session:
             given = _parsed(text)
             event_id = given.text("event_id", most=MOST_ID_CHARACTERS)
             self._handler(given)(given)
-        except Problem as problem:
+        except ApiError as problem:
             self._send(server_events.error(problem, event_id))
 
     def _handler(self, given: JsonObject) -> Callable[[JsonObject], None]:
@@ -121,7 +121,7 @@ class Session:
         given.end()
         hearing = (config.format, config.turns)
         if hearing != (self._config.format, self._config.turns) and not self._intake.is_empty:
-            raise Problem(
+            raise ApiError(
                 "format and turn_detection cannot change in the middle of a turn: commit or clear the buffer first",
                 param="session",
                 code="input_audio_buffer_not_empty",
@@ -136,7 +136,7 @@ class Session:
         encoded = given.needed("audio")
         given.end()
         if self._ending is not None:
-            raise Problem(f"{self._ending.why}, and no more audio is taken: connect again", code="session_ending")
+            raise ApiError(f"{self._ending.why}, and no more audio is taken: connect again", code="session_ending")
         try:
             data = base64.b64decode(encoded, validate=True)
         except ValueError as error:
@@ -145,7 +145,7 @@ class Session:
         duration_s = samples.size / self._config.format.rate
         waiting_s = self._intake.waiting_s + self._desk.waiting_s
         if waiting_s + duration_s > self._around.buffer_s:
-            raise Problem(
+            raise ApiError(
                 f"{waiting_s:.1f} s of audio wait already, and these {duration_s:.1f} s were not taken: at most "
                 f"{self._around.buffer_s:g} s may wait. Commit the buffer, or send more slowly",
                 param="audio",
@@ -201,7 +201,7 @@ class Session:
 
     def _close_if_finished(self) -> None:
         if self._ending is not None and self._desk.is_idle:
-            problem = Problem(f"{self._ending.why}: the session is over", code="session_over")
+            problem = ApiError(f"{self._ending.why}: the session is over", code="session_over")
             self._send(server_events.error(problem, None))
             self._around.send(CloseConnection(self._ending.close_code, self._ending.why))
 
@@ -219,7 +219,7 @@ class Session:
         self._close_if_finished()
 
     def _fail(self, turn: Turn, error: ChoralError) -> None:
-        self._send(server_events.failed(turn.id, problem_of(error)))
+        self._send(server_events.failed(turn.id, to_api_error(error)))
         self._close_if_finished()
 
     def _charge(self) -> None:
@@ -241,7 +241,7 @@ def _parsed(text: str) -> JsonObject:
     try:
         return JsonObject(json.loads(text))
     except (ValueError, RecursionError) as error:
-        raise Problem(f"the message is not JSON: {error}", code="invalid_json") from error
+        raise ApiError(f"the message is not JSON: {error}", code="invalid_json") from error
 
 
 def _ms(n_samples: int) -> int:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from choral.server.room import Room
+from choral.server.admission import AdmissionControl
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30)
 
@@ -39,19 +39,19 @@ class SessionRegistry:
     """Used in the event loop only."""
 
     def __init__(self, max_sessions: int, registry: CollectorRegistry) -> None:
-        self.room = Room(max_sessions, "live sessions")
+        self.admission = AdmissionControl(max_sessions, "live sessions")
         self.metrics = RealtimeMetrics(registry)
         self._drains: set[Drain] = set()
         self._session_closed = asyncio.Event()
 
     def close(self) -> None:
         """Refuse new sessions from now on."""
-        self.room.is_closing = True
+        self.admission.is_closing = True
 
     @contextmanager
     def register(self, drain: Drain) -> Iterator[None]:
         """Count a session while it is open; `drain` asks it to finish its turns and then close."""
-        with self.room.place():
+        with self.admission.admit():
             self._drains.add(drain)
             self.metrics.open_sessions.inc()
             try:

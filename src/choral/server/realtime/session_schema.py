@@ -12,10 +12,10 @@ from typing import Any
 from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
-from choral.server.fields import PROMPT_CHARACTERS
 from choral.server.realtime.audio_formats import G711_RATE, PCM_RATES, AudioFormat, Encoding
 from choral.server.realtime.objects import JsonObject, shown
 from choral.server.realtime.session_config import ServerVad, SessionConfig, TranscriptionConfig
+from choral.server.speech_form import MAX_PROMPT_CHARACTERS
 
 TYPES: dict[str, Encoding] = {"audio/pcm": "pcm", "audio/pcmu": "pcmu", "audio/pcma": "pcma"}
 BETA_FORMATS = {
@@ -69,7 +69,7 @@ class SessionReader:
         if model not in self.models:
             message = f"is {shown(model)}; there is {' and '.join(self.models)} here, which are names of the same"
             raise given.wrong("model", message, "model_not_found")
-        language, prompt = given.text("language"), given.text("prompt", most=PROMPT_CHARACTERS)
+        language, prompt = given.text("language"), given.text("prompt", most=MAX_PROMPT_CHARACTERS)
         if language:
             try:
                 language = to_code(language)

@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.server.answers import TextSoFar
 from choral.server.realtime.buffer import AudioBuffer
 from choral.server.realtime.server_events import new_id
 from choral.server.realtime.session_config import TranscriptionConfig
+from choral.server.responses import TextAccumulator
 
 Tokens = tuple[int, ...]
 
@@ -35,7 +35,7 @@ class Turn:
     stable: Tokens = ()  # of this piece, as shown
     guess: Tokens = ()  # of the newest hypothesis behind `stable`, not shown
     language: str | None = None  # of `guess`, and of the turn once it has text
-    text: TextSoFar = field(default_factory=TextSoFar)
+    text: TextAccumulator = field(default_factory=TextAccumulator)
 
     def __post_init__(self) -> None:
         self.n_samples = len(self.audio)

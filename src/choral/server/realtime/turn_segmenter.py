@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 from choral.server.realtime.buffer import AudioBuffer
 from choral.server.realtime.session_config import ServerVad, SessionConfig
 from choral.server.realtime.streaming_vad import SpeechEnd, SpeechStart, StreamingVad
@@ -89,7 +89,7 @@ class TurnSegmenter:
         has_ms = 0 if self.config.turns else round(self._between.duration_s * 1000)
         if has_ms < SHORTEST_MS:
             why = "no speech was heard since the last turn" if self.config.turns else f"it has {has_ms} ms of audio"
-            raise Problem(
+            raise ApiError(
                 f"there is nothing to commit in the buffer: {why}, and a turn has {SHORTEST_MS} ms at least",
                 code="input_audio_buffer_commit_empty",
             )

@@ -16,9 +16,9 @@ from starlette.types import Message
 from starlette.websockets import WebSocket
 
 from choral.common.aio import cancel_tasks, run_in_thread
-from choral.server.limits import charge
+from choral.server.api_errors import ApiError
 from choral.server.openai import model_names
-from choral.server.problems import Problem
+from choral.server.quota import principal_of
 from choral.server.realtime import server_events
 from choral.server.realtime.session import Session, SessionDeps
 from choral.server.realtime.session_config import SessionConfig, TranscriptionConfig
@@ -132,8 +132,8 @@ class RealtimeConnection:
                     return
                 case AudioReceived(seconds):
                     try:
-                        charge(self._websocket, seconds)
-                    except Problem as problem:
+                        principal_of(self._websocket).charge(seconds)
+                    except ApiError as problem:
                         await self._send(server_events.error(problem, None))
                         await self._websocket.close(POLICY, "over a limit of the key")
                         return
@@ -147,8 +147,8 @@ class RealtimeConnection:
         """The last seconds; they were heard, whatever the limit says."""
         while not self._outbox.empty():
             if isinstance(message := self._outbox.get_nowait(), AudioReceived):
-                with contextlib.suppress(Problem):
-                    charge(self._websocket, message.seconds)
+                with contextlib.suppress(ApiError):
+                    principal_of(self._websocket).charge(message.seconds)
 
     def _in_loop(self, call: Any, *arguments: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has ended

@@ -1,7 +1,7 @@
 """The table of jobs on disk: SQLite, written through before a call returns, so that kill -9 loses nothing.
 
-All methods block; `LocalJobs` calls them on one thread of its own. The folder belongs to one process at a time. Audio
-lies beside the table in files named after their jobs, until those have ended.
+All methods block; `AsyncTable` calls them on one thread. The folder belongs to one process at a time. Audio files lie
+beside the table, named after their jobs, until those have ended.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class JobTable:
         self._db.close()
 
     def insert(self, request: JobRequest, limit: int) -> JobRecord:
-        self.require_room(limit)
+        self.require_capacity(limit)
         now = time.time()
         values = (request.id, request.to_json(), request.priority, "queued", now, now)
         self._change(
@@ -88,11 +88,11 @@ class JobTable:
             )
         return self.show(job_id)
 
-    def hand_back(self, job_id: str) -> None:
+    def requeue(self, job_id: str) -> None:
         """It did not come to its end, for no reason of its own."""
         self._change("UPDATE jobs SET state='queued', attempts=attempts-1 WHERE id=? AND state='running'", (job_id,))
 
-    def put_off(self, job_id: str, due_at: float, error: str, kind: str) -> None:
+    def reschedule(self, job_id: str, due_at: float, error: str, kind: str) -> None:
         self._change(
             "UPDATE jobs SET state='waiting', due_at=?, error=?, error_kind=? WHERE id=?", (due_at, error, kind, job_id)
         )
@@ -159,7 +159,7 @@ class JobTable:
         query = "SELECT * FROM jobs WHERE substr(id, 1, ?)=? ORDER BY created_at DESC, rowid DESC LIMIT ?"
         return [_record(row) for row in self._db.execute(query, (len(prefix), prefix, limit))]
 
-    def require_room(self, limit: int) -> None:
+    def require_capacity(self, limit: int) -> None:
         n_open = self.n_open()
         if n_open >= limit:
             raise QueueFull(f"{n_open} jobs are waiting or running already: try again in a while")
@@ -183,7 +183,9 @@ class JobTable:
         query = "SELECT * FROM jobs WHERE webhook_due_at<=? ORDER BY webhook_due_at LIMIT ?"
         return [_record(row) for row in self._db.execute(query, (time.time(), most))]
 
-    def webhook_told(self, job_id: str, attempts: Sequence[WebhookAttempt], outcome: str, due_at: float | None) -> None:
+    def record_webhook(
+        self, job_id: str, attempts: Sequence[WebhookAttempt], outcome: str, due_at: float | None
+    ) -> None:
         told = json.dumps([dataclasses.asdict(attempt) for attempt in attempts])
         self._change(
             "UPDATE jobs SET webhook=?, webhook_attempts=?, webhook_due_at=? WHERE id=?",

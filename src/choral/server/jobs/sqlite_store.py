@@ -16,15 +16,15 @@ from choral.common.aio import cancel_tasks
 from choral.errors import JobNotFound, JobNotReady, QueueFull
 from choral.jobs.record import JobRecord, transcript_from_json
 from choral.jobs.request import AudioRef, JobRequest
+from choral.server.api_errors import ApiError
+from choral.server.jobs.async_table import AsyncTable
 from choral.server.jobs.callbacks import Callbacks
-from choral.server.jobs.charges import JobCharges
-from choral.server.jobs.disk import Disk
-from choral.server.jobs.news import News
-from choral.server.jobs.runs import Run, Runs
+from choral.server.jobs.job_billing import JobBilling
+from choral.server.jobs.job_store import NewJob, Snapshot
+from choral.server.jobs.job_table import JobTable
+from choral.server.jobs.local_runner import LocalRunner, RunningJob
+from choral.server.jobs.news import ChangeNotifier
 from choral.server.jobs.settings import JobSettings
-from choral.server.jobs.store import NewJob, Snapshot
-from choral.server.jobs.table import JobTable
-from choral.server.problems import Problem
 from choral.server.service import Service
 from choral.types import Priority, TranscribeOptions, Transcript
 
@@ -32,19 +32,21 @@ BATCH_AFTER = 4  # interactive jobs comes one of the others
 LOOK_AGAIN_S = 60.0  # for results that have run out, should nothing else happen
 
 
-class LocalJobs:
+class SqliteJobStore:
     def __init__(
-        self, service: Service, settings: JobSettings, folder: Path, charges: JobCharges, webhook_secret: str = ""
+        self, service: Service, settings: JobSettings, folder: Path, charges: JobBilling, webhook_secret: str = ""
     ) -> None:
         self._settings, self._folder, self._charges = settings, folder, charges
         self._service, self._secret = service, webhook_secret
         self._n_at_once = max(1, min(service.model.requests_at_once, service.settings.queue_limit // 2))
 
     async def open(self) -> None:
-        self._disk = await asyncio.to_thread(Disk, self._folder)
+        self._disk = await asyncio.to_thread(AsyncTable, self._folder)
         await self._disk.do(JobTable.recover)
-        self._news, self._wake, self._taking = News(), asyncio.Event(), asyncio.Lock()
-        self._runs = Runs(self._service, self._disk, self._news, self._wake, self._charges, self._settings.job_retry_s)
+        self._news, self._wake, self._taking = ChangeNotifier(), asyncio.Event(), asyncio.Lock()
+        self._runs = LocalRunner(
+            self._service, self._disk, self._news, self._wake, self._charges, self._settings.job_retry_s
+        )
         callbacks = Callbacks(self._disk, self._service.prep.settings.allowed_hosts, self._secret)
         self._tasks = [asyncio.create_task(self._hand_out()), asyncio.create_task(callbacks.run())]
 
@@ -58,16 +60,16 @@ class LocalJobs:
         await self._runs.hand_back_all()
         await self._disk.close()
 
-    async def require_room(self) -> None:
+    async def require_capacity(self) -> None:
         n_open = await self._disk.do(JobTable.n_open)
         if n_open >= self._settings.job_limit:
-            wait_s = self._runs.pace.wait_s(n_open)
+            wait_s = self._runs.completion_rate.retry_after_s(n_open)
             text = f"{n_open} jobs are waiting or running already: try again in {wait_s} s"
             raise QueueFull(text, retry_after_s=wait_s)
 
     async def submit(self, job: NewJob) -> JobRecord:
         _require_fitting(self._service, job.options)
-        await self.require_room()
+        await self.require_capacity()
         place = self._disk.table.audio / job.id
         is_address = isinstance(job.audio, str)
         request = JobRequest(
@@ -150,7 +152,7 @@ class LocalJobs:
                 if begun is None:
                     break
                 n_in_a_row = n_in_a_row + 1 if begun == "interactive" else 0
-            await self._disk.do_surely(JobTable.expire)
+            await self._disk.retry_until_written(JobTable.expire)
             for priority, n_jobs in (await self._disk.do(JobTable.waiting)).items():
                 self._service.metrics.queued_jobs.labels(priority).set(n_jobs)
             await self._pause(await self._disk.do(JobTable.next_due_at))
@@ -158,9 +160,9 @@ class LocalJobs:
     async def _start_next(self, *, is_turn_of_batch: bool) -> Priority | None:
         """The priority of the job that was started; None: nothing waits."""
         async with self._taking:
-            record = await self._disk.do_surely(lambda table: table.take(batch_first=is_turn_of_batch))
+            record = await self._disk.retry_until_written(lambda table: table.take(batch_first=is_turn_of_batch))
             if record is not None:
-                self._runs.begin(Run(record))
+                self._runs.begin(RunningJob(record))
         return None if record is None else record.request.priority
 
     async def _pause(self, due_at: float | None) -> None:
@@ -175,7 +177,7 @@ def _require_fitting(service: Service, options: TranscribeOptions) -> None:
         return
     if options.task == "translate":
         text = f"{service.model_id} knows only English and cannot translate: serve a multilingual model"
-        raise Problem(text, param="task", code="unsupported_value")
+        raise ApiError(text, param="task", code="unsupported_value")
     if options.language not in (None, "en"):
         text = f"{service.model_id} knows only English: leave out `language`, or serve a multilingual model"
-        raise Problem(text, param="language", code="unsupported_value")
+        raise ApiError(text, param="language", code="unsupported_value")

@@ -21,11 +21,11 @@ from choral.common.backoff import backoff_s
 from choral.errors import ChoralError, EngineClosed, EngineError, QueueFull
 from choral.jobs.record import JobRecord, State, Timings, transcript_to_json
 from choral.jobs.request import JobRequest
-from choral.server.jobs.charges import JobCharges
-from choral.server.jobs.disk import Disk
-from choral.server.jobs.news import News
-from choral.server.jobs.table import JobTable
-from choral.server.pace import Pace
+from choral.server.admission import CompletionRate
+from choral.server.jobs.async_table import AsyncTable
+from choral.server.jobs.job_billing import JobBilling
+from choral.server.jobs.job_table import JobTable
+from choral.server.jobs.news import ChangeNotifier
 from choral.server.service import Service
 from choral.storage import storage_errors
 from choral.types import Segment, Transcript
@@ -37,7 +37,7 @@ LAST_WORDS_S = 5.0  # to write down what is given up; what is not is run again a
 
 
 @dataclass(eq=False)
-class Run:
+class RunningJob:
     """Changed in the event loop only."""
 
     record: JobRecord
@@ -54,24 +54,30 @@ class Run:
         self.record = dataclasses.replace(self.record, **changes)
 
 
-class Runs:
+class LocalRunner:
     def __init__(
-        self, service: Service, disk: Disk, news: News, wake: asyncio.Event, charges: JobCharges, retry_s: float
+        self,
+        service: Service,
+        disk: AsyncTable,
+        news: ChangeNotifier,
+        wake: asyncio.Event,
+        charges: JobBilling,
+        retry_s: float,
     ) -> None:
         self._service, self._disk, self._news, self._wake = service, disk, news, wake
         self._charges, self._retry_s = charges, retry_s
-        self._under_way: dict[str, Run] = {}
-        self.pace, self._n_ended = Pace(), 0
+        self._under_way: dict[str, RunningJob] = {}
+        self.completion_rate, self._n_ended = CompletionRate(), 0
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def of(self, job_id: str) -> Run | None:
+    def of(self, job_id: str) -> RunningJob | None:
         return self._under_way.get(job_id)
 
-    def begin(self, run: Run) -> None:
+    def begin(self, run: RunningJob) -> None:
         if not self._under_way:
-            self.pace.restart()
+            self.completion_rate.restart()
         self._under_way[run.id] = run
         run.work = asyncio.create_task(self._transcript(run))
         run.whole = asyncio.create_task(self._see_through(run))
@@ -95,7 +101,7 @@ class Runs:
             run.work.cancel()
         await self.wait(LAST_WORDS_S)
 
-    async def _see_through(self, run: Run) -> None:
+    async def _see_through(self, run: RunningJob) -> None:
         self._news.tell(run.id)
         try:
             await self._outcome(run)
@@ -104,7 +110,7 @@ class Runs:
             self._news.tell(run.id)
             self._wake.set()
 
-    async def _outcome(self, run: Run) -> None:
+    async def _outcome(self, run: RunningJob) -> None:
         assert run.work is not None
         await asyncio.wait({run.work})
         if run.work.cancelled():
@@ -125,7 +131,7 @@ class Runs:
                 text = f"a mistake in Choral ({type(error).__name__}: {error}): please report it"
                 await self._fail(run, EngineError(text))
 
-    async def _transcript(self, run: Run) -> Transcript:
+    async def _transcript(self, run: RunningJob) -> Transcript:
         request = run.record.request
         started_s = time.monotonic()
 
@@ -169,24 +175,24 @@ class Runs:
         with file:
             yield OpenFile(request.audio.name, file)
 
-    async def _hand_back(self, run: Run) -> None:
+    async def _hand_back(self, run: RunningJob) -> None:
         if run.is_cancel_wanted:
             await self._end(run, "cancelled")
         else:
-            await self._disk.do_surely(lambda table: table.hand_back(run.id))
+            await self._disk.retry_until_written(lambda table: table.requeue(run.id))
 
-    async def _fail(self, run: Run, error: ChoralError) -> None:
+    async def _fail(self, run: RunningJob, error: ChoralError) -> None:
         text, kind = str(error), type(error).__name__
         if run.is_cancel_wanted:
             await self._end(run, "cancelled")
         elif error.is_retryable and run.record.attempts < MAX_ATTEMPTS:
             due_at = time.time() + backoff_s(run.record.attempts, self._retry_s)
-            await self._disk.do_surely(lambda table: table.put_off(run.id, due_at, text, kind))
+            await self._disk.retry_until_written(lambda table: table.reschedule(run.id, due_at, text, kind))
         else:
             run.update(error=text, error_kind=kind)
             await self._end(run, "dead" if error.is_retryable else "failed")
 
-    async def _end(self, run: Run, state: State, *, transcript: Transcript | None = None) -> None:
+    async def _end(self, run: RunningJob, state: State, *, transcript: Transcript | None = None) -> None:
         """The outcome first, the audio after it: should the process end in between, a start clears up."""
         ended = dataclasses.replace(run.record, state=state, ended_at=time.time(), phase=None)
         if transcript is not None:
@@ -196,7 +202,7 @@ class Runs:
             table.end(ended, None if transcript is None else transcript_to_json(transcript))
             table.drop_audio(run.id)
 
-        await self._disk.do_surely(write)
+        await self._disk.retry_until_written(write)
         self._service.metrics.jobs.labels(state).inc()
         self._n_ended += 1
-        self.pace.note(self._n_ended)
+        self.completion_rate.record(self._n_ended)

@@ -16,7 +16,7 @@ TRIM_EVERY_S = 10.0
 
 
 @asynccontextmanager
-async def upkeep() -> AsyncIterator[None]:
+async def trim_memory() -> AsyncIterator[None]:
     """For as long as it is entered."""
     task = asyncio.create_task(_trim())
     try:

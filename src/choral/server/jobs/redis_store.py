@@ -16,26 +16,28 @@ from choral.errors import JobNotFound, QueueFull, RedisUnavailable
 from choral.jobs.client import AsyncClient
 from choral.jobs.record import JobRecord
 from choral.jobs.settings import ClientSettings
-from choral.server.jobs.charges import JobCharges
+from choral.server.admission import CompletionRate
+from choral.server.jobs.job_billing import JobBilling
+from choral.server.jobs.job_store import NewJob, Snapshot
 from choral.server.jobs.settings import JobSettings
-from choral.server.jobs.store import NewJob, Snapshot
-from choral.server.pace import Pace
 from choral.types import Transcript
 
 SETTLE_EVERY_S, SETTLE_AT_ONCE = 1.0, 200
 LOOK_THROUGH = 1000  # of the newest jobs of all, for those of one owner
 
 
-class RedisJobs:
-    def __init__(self, settings: JobSettings, charges: JobCharges) -> None:
+class RedisJobStore:
+    def __init__(self, settings: JobSettings, charges: JobBilling) -> None:
         self._settings, self._charges = settings, charges
-        self._owed = deque(charges.owed)
-        self._pace = Pace()
+        self._owed = deque(charges.deferred)
+        self._completion_rate = CompletionRate()
 
     async def open(self) -> None:
         """Raises `RedisUnavailable` at once where there is none."""
         client_settings = ClientSettings(
-            namespace=self._settings.namespace, keep_s=self._settings.keep_s, queue_limit=self._settings.job_limit
+            namespace=self._settings.namespace,
+            keep_s=self._settings.keep_s,
+            queue_limit=self._settings.job_limit,
         )
         self._client = AsyncClient(self._settings.redis_url, client_settings)
         try:
@@ -52,9 +54,9 @@ class RedisJobs:
         await cancel_tasks([self._settling])
         await self._client.close()
 
-    async def require_room(self) -> None:
+    async def require_capacity(self) -> None:
         counts = await self._client.counts()
-        self._pace.note(counts.ended)
+        self._completion_rate.record(counts.ended)
         if min(counts.waiting.values()) >= self._settings.job_limit:
             raise self._full(sum(counts.waiting.values()))
 
@@ -66,7 +68,7 @@ class RedisJobs:
             )
         except QueueFull as error:  # of this priority
             raise self._full(self._settings.job_limit) from error
-        if self._charges.owe(job.id):
+        if self._charges.defer(job.id):
             self._owed.append(job.id)
         return await self._client.show(job.id)
 
@@ -105,7 +107,7 @@ class RedisJobs:
             await cancel_tasks([watching])
 
     def _full(self, n_waiting: int) -> QueueFull:
-        wait_s = self._pace.wait_s(n_waiting)
+        wait_s = self._completion_rate.retry_after_s(n_waiting)
         return QueueFull(f"{n_waiting} jobs are waiting already: try again in {wait_s} s", retry_after_s=wait_s)
 
     async def _settle(self) -> None:

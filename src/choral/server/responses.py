@@ -1,6 +1,6 @@
 """A transcript as the body of an answer: the shapes of OpenAI's API, with the text without spaces around it.
 
-Streamed and whole answers have the same text, letter by letter: `TextSoFar` makes both.
+Streamed and whole answers have the same text, letter by letter: `TextAccumulator` makes both.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from choral import formats
-from choral.server.fields import SpeechRequest
+from choral.server.speech_form import SpeechRequest
 from choral.types import Segment, Token, Transcript
 
 AUDIO_TOKENS_PER_S = 50  # positions of the encoder
 SUBTITLE_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
 
 
-class TextSoFar:
+class TextAccumulator:
     """Text that grows by segments; what is given out never changes, and white space waits for what follows it."""
 
     def __init__(self) -> None:
@@ -39,31 +39,31 @@ class TextSoFar:
         return delta
 
 
-def text_of(segments: Iterable[Segment]) -> str:
-    so_far = TextSoFar()
+def joined_text(segments: Iterable[Segment]) -> str:
+    so_far = TextAccumulator()
     for segment in segments:
         so_far.add(segment)
     return so_far.text
 
 
-def whole_answer(transcript: Transcript, request: SpeechRequest, tokens: Sequence[Token] | None) -> Response:
+def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: Sequence[Token] | None) -> Response:
     """With the log-probabilities of these tokens, where they were asked for."""
     match request.response_format:
         case "text":
-            return PlainTextResponse(text_of(transcript.segments) + "\n")
+            return PlainTextResponse(joined_text(transcript.segments) + "\n")
         case "srt" | "vtt" as name:
             return Response(formats.render(transcript, name), media_type=f"{SUBTITLE_TYPES[name]}; charset=utf-8")
         case "verbose_json":
             return json_response(verbose_fields(transcript, request))
         case "json":
             usage = {"type": "duration", "seconds": math.ceil(transcript.duration)}
-            return json_response({"text": text_of(transcript.segments), "usage": usage, **logprobs(tokens)})
+            return json_response({"text": joined_text(transcript.segments), "usage": usage, **logprobs(tokens)})
 
 
 def verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
     """Those of `choral transcribe --format verbose_json`; the parts that were not asked for are null."""
     fields: dict[str, Any] = json.loads(formats.verbose_json(transcript))
-    fields["text"] = text_of(transcript.segments)
+    fields["text"] = joined_text(transcript.segments)
     words = fields.pop("words", [])
     fields["words"] = words if request.options.word_timestamps else None
     if "segment" not in request.granularities:

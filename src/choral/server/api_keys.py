@@ -48,7 +48,7 @@ def new_secret() -> str:
     return PREFIX + secrets.token_urlsafe(32)
 
 
-def hashed(secret: str) -> str:
+def hash_secret(secret: str) -> str:
     return hashlib.sha256(secret.encode("utf-8", "surrogateescape")).hexdigest()
 
 
@@ -80,19 +80,19 @@ def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
 
 
-class KeyRing:
+class ApiKeyStore:
     """The keys of a file, and one that was given by itself."""
 
     def __init__(self, path: Path | None = None, given: str | None = None) -> None:
         self._path = path
-        self._given = () if given is None else (ApiKey(name="given", sha256=hashed(given)),)
+        self._given = () if given is None else (ApiKey(name="given", sha256=hash_secret(given)),)
         self._stamp: tuple[int, int] | None = None
         self._stored: tuple[ApiKey, ...] = ()
         if path is not None:
             self._stored, self._stamp = read_keys(path), _stamp(path)
 
     @property
-    def is_needed(self) -> bool:
+    def is_required(self) -> bool:
         return bool(self._given) or self._path is not None
 
     @property
@@ -105,7 +105,7 @@ class KeyRing:
         return (*self._given, *self._stored)
 
     def find(self, secret: str) -> ApiKey | None:
-        wanted = hashed(secret)
+        wanted = hash_secret(secret)
         matches = [key for key in self.all() if hmac.compare_digest(key.sha256, wanted)]
         return matches[0] if matches else None
 

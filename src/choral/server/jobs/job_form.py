@@ -1,6 +1,6 @@
 """What a caller asks for when it submits a job: audio or its address, every option by its name, priority and callback.
 
-A form carries values as text, JSON as they are. An unknown field, a wrong value or one that came twice is a `Problem`
+A form carries values as text, JSON as they are. An unknown field, a wrong value or one that came twice is a `ApiError`
 that names it; a field of a form that is empty was left out.
 """
 
@@ -21,10 +21,10 @@ from choral.audio.source import require_http, scheme_of
 from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.remote.transport import shown
-from choral.server.fields import FLAGS, about, invalid, number
-from choral.server.forms import Form, counted, read_form
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
+from choral.server.speech_form import FLAGS, about, invalid, number
+from choral.server.upload import Form, counted, read_form
 from choral.types import Priority, TranscribeOptions
 
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
@@ -34,7 +34,7 @@ JSON_BYTES = 2**20
 
 
 @dataclass(frozen=True)
-class Order:
+class JobForm:
     audio: OpenFile | str  # open until the request has been answered, or an address
     options: TranscribeOptions
     priority: Priority
@@ -46,7 +46,7 @@ class Order:
 
 
 @asynccontextmanager
-async def read_order(request: Request, settings: ServerSettings) -> AsyncIterator[Order]:
+async def read_job_form(request: Request, settings: ServerSettings) -> AsyncIterator[JobForm]:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind == "application/json":
         yield _order(await _read_json(request, settings), None)
@@ -60,13 +60,13 @@ async def _read_json(request: Request, settings: ServerSettings) -> dict[str, An
     async for piece in counted(request, settings):
         body += piece
         if len(body) > JSON_BYTES:
-            raise Problem("the JSON is larger than 1 MiB: send audio in a form", status=413, code="request_too_large")
+            raise ApiError("the JSON is larger than 1 MiB: send audio in a form", status=413, code="request_too_large")
     try:
         fields = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Problem(f"the JSON cannot be read: {error}", code="invalid_json") from error
+        raise ApiError(f"the JSON cannot be read: {error}", code="invalid_json") from error
     if not isinstance(fields, dict):
-        raise Problem("the JSON must be an object with `url` and options", code="invalid_json")
+        raise ApiError("the JSON must be an object with `url` and options", code="invalid_json")
     return fields
 
 
@@ -75,7 +75,7 @@ def _file(form: Form) -> OpenFile | None:
         if name != "file":
             raise _unknown(name)
     if len(form.files) > 1:
-        raise Problem("more than one file was sent: submit a job for each", param="file", code="too_many")
+        raise ApiError("more than one file was sent: submit a job for each", param="file", code="too_many")
     return form.files[0][1] if form.files else None
 
 
@@ -83,11 +83,11 @@ def _from_texts(form: Form) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, text in form.fields:
         if name == "file":
-            raise Problem("`file` came as text: send it as a file, with a filename", param="file", code="invalid_file")
+            raise ApiError("`file` came as text: send it as a file, with a filename", param="file", code="invalid_file")
         if name not in OPTIONS and name not in OWN:
             raise _unknown(name)
         if name in fields:
-            raise Problem(f"`{name}` was given twice: give it once", param=name, code="duplicate_field")
+            raise ApiError(f"`{name}` was given twice: give it once", param=name, code="duplicate_field")
         fields[name] = _value(name, text) if name in OPTIONS and text else text or None
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -118,7 +118,7 @@ def _number(name: str, text: str, kind: type) -> float | int:
     return number(name, text, "a number")
 
 
-def _order(fields: Mapping[str, Any], file: OpenFile | None) -> Order:
+def _order(fields: Mapping[str, Any], file: OpenFile | None) -> JobForm:
     for name in fields:
         if name not in OPTIONS and name not in OWN:
             raise _unknown(name)
@@ -126,7 +126,7 @@ def _order(fields: Mapping[str, Any], file: OpenFile | None) -> Order:
     priority = fields.get("priority", "interactive")
     if priority not in get_args(Priority):
         raise invalid("priority", str(priority), f"one of {', '.join(get_args(Priority))}")
-    return Order(_audio(fields, file), _options(options), priority, _callback(fields.get("callback")))
+    return JobForm(_audio(fields, file), _options(options), priority, _callback(fields.get("callback")))
 
 
 def _options(given: dict[str, Any]) -> TranscribeOptions:
@@ -135,7 +135,7 @@ def _options(given: dict[str, Any]) -> TranscribeOptions:
     except UsageError as error:
         first_word = str(error).partition(" ")[0].rstrip(":")
         param = first_word if first_word in OPTIONS else None
-        raise Problem(str(error), param=param, code="invalid_value") from error
+        raise ApiError(str(error), param=param, code="invalid_value") from error
     with about("language"):
         return options if options.language is None else dataclasses.replace(options, language=to_code(options.language))
 
@@ -144,7 +144,7 @@ def _audio(fields: Mapping[str, Any], file: OpenFile | None) -> OpenFile | str:
     url = fields.get("url")
     if (url is None) == (file is None):
         missing = "there is no audio" if file is None else "both were given"
-        raise Problem(f"{missing}: send one `file` in a form, or one `url`", param="file", code="missing_or_twice")
+        raise ApiError(f"{missing}: send one `file` in a form, or one `url`", param="file", code="missing_or_twice")
     return file if file is not None else _address("url", url)
 
 
@@ -161,6 +161,6 @@ def _address(name: str, given: Any) -> str:
     return str(given)
 
 
-def _unknown(name: str) -> Problem:
+def _unknown(name: str) -> ApiError:
     known = ", ".join(("file", *OWN, *OPTIONS))
-    return Problem(f"unknown field `{name[:100]}`; the fields are {known}", param=name[:100], code="unknown_parameter")
+    return ApiError(f"unknown field `{name[:100]}`; the fields are {known}", param=name[:100], code="unknown_parameter")

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from choral.audio.prep.pool import OpenFile
 from choral.audio.spool import size_text
-from choral.server.problems import Problem
+from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
 
 FIELDS_BYTES = 2**20  # largest value of a field
@@ -55,8 +55,8 @@ def require_size(content_length: str | None, limit_bytes: int) -> None:
         raise too_large(int(content_length), limit_bytes)
 
 
-def too_large(size_bytes: int, limit_bytes: int) -> Problem:
-    return Problem(
+def too_large(size_bytes: int, limit_bytes: int) -> ApiError:
+    return ApiError(
         f"the request has {size_text(size_bytes)} ({size_bytes:,} bytes), the limit is {size_text(limit_bytes)} "
         f"({limit_bytes:,} bytes): send a shorter or compressed file",
         status=413,
@@ -85,9 +85,9 @@ async def counted(request: Request, settings: ServerSettings) -> AsyncGenerator[
         yield piece
 
 
-def _too_slow(settings: ServerSettings, *, has_stalled: bool) -> Problem:
+def _too_slow(settings: ServerSettings, *, has_stalled: bool) -> ApiError:
     limit = f"stood still for {settings.upload_stall_s:g} s" if has_stalled else "did not end in time"
-    return Problem(f"the upload {limit}: send it again, or from nearer", status=408, code="upload_timeout")
+    return ApiError(f"the upload {limit}: send it again, or from nearer", status=408, code="upload_timeout")
 
 
 class WholeForm(MultiPartParser):
@@ -116,10 +116,10 @@ async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormDat
             return await FormParser(request.headers, body).parse()
     except (MultiPartException, FormParserError) as error:
         reason = getattr(error, "message", None) or str(error)
-        raise Problem(f"the form cannot be read ({reason}): send multipart/form-data", code="invalid_form") from error
+        raise ApiError(f"the form cannot be read ({reason}): send multipart/form-data", code="invalid_form") from error
     except ClientDisconnect as error:
-        raise Problem("the upload was cut off", code="upload_cut_off") from error
-    raise Problem(
+        raise ApiError("the upload was cut off", code="upload_cut_off") from error
+    raise ApiError(
         f"the content type is {kind or 'not given'}; send multipart/form-data with the audio in the field `file`",
         status=415,
         code="unsupported_content_type",

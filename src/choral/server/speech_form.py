@@ -1,7 +1,7 @@
 """The fields of a speech request, each checked: OpenAI's, and Choral's own beside them.
 
 Nothing is accepted and ignored. A field that is unknown, has a wrong value, or would have no effect together with the
-others is a `Problem` that names it.
+others is a `ApiError` that names it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from choral.audio.prep.pool import AudioPlace
 from choral.audio.source import require_http, scheme_of
 from choral.errors import UsageError
 from choral.model.languages import to_code
+from choral.server.api_errors import ApiError
 from choral.server.chunking import read_chunking
-from choral.server.forms import Form
-from choral.server.problems import Problem
+from choral.server.upload import Form
 from choral.types import TEMPERATURES, Loudness, Mode, Priority, Task, TranscribeOptions
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
@@ -27,7 +27,7 @@ SINGLE = (
     "model", "language", "prompt", "response_format", "temperature", "stream", "chunking_strategy",
     "hotwords", "vad", "mode", "word_timestamps", "url", "priority", "loudness",
 )  # fmt: skip
-PROMPT_CHARACTERS = 4096  # the model hears the last 224 tokens, about 900 letters of English
+MAX_PROMPT_CHARACTERS = 4096  # the model hears the last 224 tokens, about 900 letters of English
 HOTTEST = 1.0
 FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -49,7 +49,7 @@ def read_request(form: Form, task: Task) -> SpeechRequest:
     response_format: ResponseFormat = fields.choice("response_format", get_args(ResponseFormat)) or "json"
     is_stream = fields.flag("stream") or False
     if is_stream and response_format != "json":
-        raise Problem(
+        raise ApiError(
             f"stream sends events, which have no response_format {response_format}: leave out one of them",
             param="stream",
             code="unsupported_value",
@@ -84,7 +84,7 @@ class Fields:
     def _take(self, name: str, value: str) -> None:
         whole = name.removesuffix("[]")
         if name == "file":
-            raise Problem("`file` came as text: send it as a file, with a filename", param="file", code="invalid_file")
+            raise ApiError("`file` came as text: send it as a file, with a filename", param="file", code="invalid_file")
         if name.startswith("chunking_strategy["):
             self.chunking[name.removeprefix("chunking_strategy[").removesuffix("]")] = value
         elif whole in LISTS:
@@ -92,14 +92,14 @@ class Fields:
         elif name not in SINGLE:
             _refuse_unknown(name)
         elif name in self._values:
-            raise Problem(f"`{name}` was given twice: give it once", param=name, code="duplicate_field")
+            raise ApiError(f"`{name}` was given twice: give it once", param=name, code="duplicate_field")
         else:
             self._values[name] = [value]
 
-    def text(self, name: str, *, most: int = PROMPT_CHARACTERS) -> str | None:
+    def text(self, name: str, *, most: int = MAX_PROMPT_CHARACTERS) -> str | None:
         value = self._values.get(name, [None])[0]
         if value is not None and len(value) > most:
-            raise Problem(
+            raise ApiError(
                 f"`{name}` has {len(value):,} characters, and at most {most:,} are taken: "
                 "the model hears only the last 224 tokens of it",
                 param=name,
@@ -123,13 +123,13 @@ class Fields:
         return None if value is None else FLAGS[value.lower()]
 
 
-def invalid(name: str, value: str, wanted: str) -> Problem:
-    return Problem(f"`{name}` is {value[:100]!r}; it must be {wanted}", param=name, code="invalid_value")
+def invalid(name: str, value: str, wanted: str) -> ApiError:
+    return ApiError(f"`{name}` is {value[:100]!r}; it must be {wanted}", param=name, code="invalid_value")
 
 
 def _refuse_unknown(name: str) -> None:
     known = ", ".join(("file", *SINGLE, *(f"{own}[]" for own in LISTS)))
-    raise Problem(f"unknown field `{name[:100]}`; the fields are {known}", param=name[:100], code="unknown_parameter")
+    raise ApiError(f"unknown field `{name[:100]}`; the fields are {known}", param=name[:100], code="unknown_parameter")
 
 
 def _granularities(fields: Fields, response_format: ResponseFormat) -> frozenset[Granularity]:
@@ -138,7 +138,7 @@ def _granularities(fields: Fields, response_format: ResponseFormat) -> frozenset
         if value not in get_args(Granularity):
             raise invalid("timestamp_granularities", value, "segment or word")
     if given and response_format != "verbose_json":
-        raise Problem(
+        raise ApiError(
             f"timestamp_granularities need response_format verbose_json, and it is {response_format}",
             param="timestamp_granularities",
             code="invalid_value",
@@ -149,7 +149,7 @@ def _granularities(fields: Fields, response_format: ResponseFormat) -> frozenset
 def _options(fields: Fields, task: Task, *, has_words: bool, response_format: ResponseFormat) -> TranscribeOptions:
     wants_words = fields.flag("word_timestamps")
     if wants_words and response_format in ("json", "text"):
-        raise Problem(
+        raise ApiError(
             f"word_timestamps has no effect on {response_format}: choose verbose_json, srt or vtt",
             param="word_timestamps",
             code="invalid_value",
@@ -200,7 +200,7 @@ def _wants_logprobs(fields: Fields, response_format: ResponseFormat) -> bool:
         if value != "logprobs":
             raise invalid("include", value, "logprobs")
         if response_format != "json":
-            raise Problem(
+            raise ApiError(
                 f"include[]=logprobs needs response_format json, and it is {response_format}",
                 param="include",
                 code="unsupported_value",
@@ -211,7 +211,7 @@ def _wants_logprobs(fields: Fields, response_format: ResponseFormat) -> bool:
 def _audio(fields: Fields, form: Form) -> tuple[AudioPlace, Literal["file", "url"]]:
     url = fields.text("url")
     if len(form.files) + (url is not None) > 1:
-        raise Problem("more than one audio was given: send one `file`, or one `url`", param="file", code="too_many")
+        raise ApiError("more than one audio was given: send one `file`, or one `url`", param="file", code="too_many")
     if url is not None:
         scheme = scheme_of(url)
         if scheme is None:
@@ -220,7 +220,7 @@ def _audio(fields: Fields, form: Form) -> tuple[AudioPlace, Literal["file", "url
             require_http(url, scheme)
         return url, "url"
     if not form.files:
-        raise Problem(
+        raise ApiError(
             "there is no `file`: send the audio as a file in a form, or its address as `url`",
             param="file",
             code="missing_required_parameter",
@@ -231,7 +231,7 @@ def _audio(fields: Fields, form: Form) -> tuple[AudioPlace, Literal["file", "url
 def _model(fields: Fields) -> str:
     model = fields.text("model")
     if not model:
-        raise Problem(
+        raise ApiError(
             "`model` is missing: GET /v1/models has the name of the model here, and whisper-1 stands for it",
             param="model",
             code="missing_required_parameter",
@@ -245,4 +245,4 @@ def about(param: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise Problem(str(error), param=param, code="invalid_value") from error
+        raise ApiError(str(error), param=param, code="invalid_value") from error

@@ -1,4 +1,4 @@
-"""What the routes need of whoever keeps the jobs: `LocalJobs` in this process, or `RedisJobs` for workers elsewhere.
+"""The interface of a job store: `SqliteJobStore` runs jobs in this process, `RedisJobStore` hands them to workers.
 
 Records are those of `choral.jobs`, so a job looks the same wherever it runs. Errors are `JobNotFound`, `JobNotReady`,
 `JobFailed`, `JobCancelled` and `QueueFull`, with their HTTP status.
@@ -41,7 +41,7 @@ class JobStore(Protocol):
 
     async def close(self) -> None: ...
 
-    async def require_room(self) -> None:
+    async def require_capacity(self) -> None:
         """Raises `QueueFull` where a new job would be refused: known before its audio is read."""
 
     async def submit(self, job: NewJob) -> JobRecord: ...

@@ -13,11 +13,11 @@ from choral.common.aio import cancel_tasks
 Answer = TypeVar("Answer")
 
 
-class ClientGone(Exception):
+class ClientClosedRequest(Exception):
     """Nobody is there to be answered."""
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Answer]) -> Answer:
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Answer]) -> Answer:
     """What the work gives. The request must have been read to its end: nothing but its end can come then."""
     task = asyncio.create_task(work)
     gone = asyncio.create_task(_until_gone(receive))
@@ -25,7 +25,7 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Answer]) -> An
         await asyncio.wait([task, gone], return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise ClientGone
+        raise ClientClosedRequest
     finally:
         await cancel_tasks([task, gone])
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from choral.errors import StorageError
-from choral.server.jobs.table import JobTable
+from choral.server.jobs.job_table import JobTable
 from choral.storage import storage_errors
 
 log = logging.getLogger("choral.server")
@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 PAUSE_S = 2.0
 
 
-class Disk:
+class AsyncTable:
     def __init__(self, folder: Path) -> None:
         self.table = JobTable(folder)
         self._thread = ThreadPoolExecutor(1, "choral-jobs-disk")
@@ -28,7 +28,7 @@ class Disk:
     async def do(self, work: Callable[[JobTable], Answer]) -> Answer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.table)
 
-    async def do_surely(self, work: Callable[[JobTable], Answer]) -> Answer:
+    async def retry_until_written(self, work: Callable[[JobTable], Answer]) -> Answer:
         """For what nobody waits to be told of: on a disk that refuses, it is tried until it succeeds."""
         while True:
             try:

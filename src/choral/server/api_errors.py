@@ -1,0 +1,103 @@
+"""Errors as HTTP responses in OpenAI's shape: `{"error": {"message", "type", "param", "code"}}`.
+
+OpenAI's clients turn these into their typed exceptions. This is the server's only error boundary: a `ChoralError`
+becomes a response with its HTTP status; any other exception is logged in full and the client gets a bare 500.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from starlette.exceptions import HTTPException
+
+from choral.errors import AudioError, ChoralError, FetchFailed, NotAudio, QueueFull
+
+log = logging.getLogger("choral.server")
+# Where OpenAI's status differs; and a URL of the client that cannot be fetched is no failure of this server.
+STATUSES: dict[type[ChoralError], int] = {NotAudio: 400, FetchFailed: 424}
+FIRST_SERVER_STATUS = 500
+CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected before the response
+DEFAULT_RETRY_S = 5
+
+
+class ApiError(ChoralError):
+    """An error response with the field it is about (`param`) and a machine-readable `code`."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        status: int = 400,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after_s: int | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.http_status, self.param, self.code = status, param, code
+        self.retry_after_s = retry_after_s
+
+
+def to_api_error(error: ChoralError) -> ApiError:
+    if isinstance(error, ApiError):
+        return error
+    status = STATUSES.get(type(error), error.http_status)
+    param = "file" if isinstance(error, AudioError) else None
+    estimate_s = error.retry_after_s if isinstance(error, QueueFull) else None
+    retry_after_s = (estimate_s or DEFAULT_RETRY_S) if status == 503 else None
+    code = _snake_case(re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(error).__name__))
+    return ApiError(str(error), status=status, param=param, code=code, retry_after_s=retry_after_s)
+
+
+def error_fields(error: ApiError) -> dict[str, dict[str, str | None]]:
+    kind = _type(error.http_status)
+    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+
+
+def error_response(error: ApiError) -> JSONResponse:
+    headers = {} if error.retry_after_s is None else {"Retry-After": str(error.retry_after_s)}
+    if error.http_status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(error_fields(error), error.http_status, headers)
+
+
+def internal_error_response(error: Exception, request_id: str) -> JSONResponse:
+    """Internal error: logged in full; the client gets a bare 500."""
+    log.error("internal error: please report it", exc_info=error, extra={"request": request_id})
+    return error_response(ApiError("internal server error: see the server's log", status=500, code="internal_error"))
+
+
+def add_error_handlers(app: FastAPI) -> None:
+    @app.exception_handler(ChoralError)
+    async def on_choral_error(request: Request, error: ChoralError) -> JSONResponse:
+        if error.http_status >= FIRST_SERVER_STATUS:
+            log.warning("%s", error, extra={"request": getattr(request.state, "request_id", None)})
+        return error_response(to_api_error(error))
+
+    @app.exception_handler(HTTPException)
+    async def on_http_exception(request: Request, error: HTTPException) -> JSONResponse:
+        message = f"{request.method} {request.url.path}: {error.detail}; /openapi.json lists the routes"
+        response = error_response(ApiError(message, status=error.status_code, code=_snake_case(str(error.detail))))
+        response.headers.update(error.headers or {})
+        return response
+
+    @app.exception_handler(RequestValidationError)
+    async def on_validation_error(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        field = ".".join(str(part) for part in first["loc"][1:]) or None
+        return error_response(ApiError(f"{field or 'the request'}: {first['msg']}", param=field, code="invalid_value"))
+
+
+def _type(status: int) -> str:
+    if status == 429:
+        return "rate_limit_error"
+    if status == 401:
+        return "authentication_error"
+    return "server_error" if status >= FIRST_SERVER_STATUS else "invalid_request_error"
+
+
+def _snake_case(text: str) -> str:
+    return re.sub(r"\W+", "_", text.lower()).strip("_")

@@ -1,0 +1,151 @@
+"""The outermost ASGI middleware: request id, authentication, quota, metrics, access log and the last error boundary.
+
+API keys are checked before any of the body is read, under `/v1` and for `/metrics`; health checks and the page are
+open. A WebSocket counts as one request for as long as it lasts; browsers cannot send headers with one, so its key may
+come as a subprotocol.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import secrets
+import time
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from urllib.parse import quote
+
+from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_response, internal_error_response
+from choral.server.api_keys import ApiKey, ApiKeyStore
+from choral.server.metrics import ServerMetrics
+from choral.server.quota import ANONYMOUS, KeyQuotas, Principal
+from choral.server.tracing import Tracing, set_attribute, set_result
+
+log = logging.getLogger("choral.server")
+REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
+METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
+WEBSOCKET = "WEBSOCKET"  # stands for the method
+RESPONSE_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
+SWITCHING_PROTOCOLS = 101
+WEBSOCKET_INTERNAL_ERROR = 1011
+KEY_PROTOCOL = "openai-insecure-api-key."
+AUTHENTICATED_PATHS = ("/v1/", "/metrics")
+POLLED_PATHS = ("/health/", "/metrics", "/v1/engine")  # requested every few seconds: logged at DEBUG, not traced
+
+
+class RequestMiddleware:
+    def __init__(
+        self, app: ASGIApp, *, keys: ApiKeyStore, quotas: KeyQuotas, metrics: ServerMetrics, tracing: Tracing | None
+    ) -> None:
+        self._app, self._keys, self._quotas, self._metrics = app, keys, quotas, metrics
+        self._tracing = tracing
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] not in ("http", "websocket"):
+            await self._app(scope, receive, send)
+            return
+        with self._trace(scope):
+            await self._handle(scope, receive, _Exchange(scope, send))
+
+    def _trace(self, scope: Scope) -> AbstractContextManager[None]:
+        if self._tracing is None or scope["type"] != "http" or scope["path"].startswith(POLLED_PATHS):
+            return nullcontext()
+        return self._tracing.request(_method(scope), Headers(scope=scope))
+
+    async def _handle(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
+        self._metrics.open_requests.inc()
+        try:
+            with ExitStack() as stack:
+                try:
+                    scope["state"]["principal"] = self._authorize(scope, stack)
+                except ApiError as error:
+                    await error_response(error)(scope, receive, exchange.send)
+                else:
+                    await self._call_app(scope, receive, exchange)
+        finally:
+            self._metrics.open_requests.dec()
+            self._record(scope, exchange)
+
+    async def _call_app(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
+        try:
+            await self._app(scope, receive, exchange.send)
+        except Exception as error:  # a bug in a route must not take the server down
+            response = internal_error_response(error, exchange.request_id)
+            if exchange.status == SWITCHING_PROTOCOLS:
+                close = {"type": "websocket.close", "code": WEBSOCKET_INTERNAL_ERROR, "reason": "internal server error"}
+                await exchange.send(close)
+                return
+            if exchange.status:
+                raise  # the response has begun: all that is left is to drop the connection
+            await response(scope, receive, exchange.send)
+
+    def _authorize(self, scope: Scope, stack: ExitStack) -> Principal:
+        """The caller; a POST or WebSocket counts against the key's quota until the stack is closed."""
+        if not (self._keys.is_required and scope["path"].startswith(AUTHENTICATED_PATHS)):
+            return ANONYMOUS
+        key = self._authenticate(HTTPConnection(scope))
+        quota = self._quotas.of(key.name)
+        if _method(scope) in ("POST", WEBSOCKET):
+            stack.enter_context(quota.request(key))
+        return Principal(key, quota)
+
+    def _authenticate(self, request: HTTPConnection) -> ApiKey:
+        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not secret.strip():
+            offered = [name for name in request.scope.get("subprotocols", ()) if name.startswith(KEY_PROTOCOL)]
+            secret = offered[0].removeprefix(KEY_PROTOCOL) if offered else ""
+        if not secret.strip():
+            raise ApiError(
+                "an API key is required: send it as `Authorization: Bearer KEY`", status=401, code="no_api_key"
+            )
+        key = self._keys.find(secret.strip())
+        if key is None:
+            raise ApiError(
+                "this API key is not valid: check it, or request a new one", status=401, code="invalid_api_key"
+            )
+        return key
+
+    def _record(self, scope: Scope, exchange: _Exchange) -> None:
+        """ServerMetrics, access log and trace of a finished request."""
+        route = getattr(scope.get("route"), "path", "none")
+        elapsed_s = time.monotonic() - exchange.started_s
+        status = exchange.status or CLIENT_CLOSED_REQUEST
+        method = _method(scope)
+        self._metrics.requests.labels(method, route, status).inc()
+        if status != SWITCHING_PROTOCOLS:  # the length of a session is no latency
+            self._metrics.request_s.labels(route).observe(elapsed_s)
+        level = logging.DEBUG if scope["path"].startswith(POLLED_PATHS) else logging.INFO
+        text = f"{method} {quote(scope['path'])}: {status} in {elapsed_s:.3f} s"
+        log.log(level, "%s", text, extra={"request": exchange.request_id})
+        set_attribute("http.route", route)
+        set_attribute("choral.request_id", exchange.request_id)
+        set_result(f"{method} {route}", status)
+
+
+def _method(scope: Scope) -> str:
+    """Clients may send any method: unknown ones share a label, so that metrics stay bounded."""
+    if scope["type"] == "websocket":
+        return WEBSOCKET
+    return scope["method"] if scope["method"] in METHODS else "other"
+
+
+class _Exchange:
+    """One request: its id, start and response status; `send` adds the id to the response headers."""
+
+    def __init__(self, scope: Scope, send: Send) -> None:
+        sent_id = HTTPConnection(scope).headers.get("x-request-id", "")
+        self.request_id = sent_id if REQUEST_ID.fullmatch(sent_id) else secrets.token_hex(16)
+        self.started_s, self.status = time.monotonic(), 0
+        self._send = send
+        scope.setdefault("state", {})["request_id"] = self.request_id
+
+    async def send(self, message: Message) -> None:
+        if message["type"] in RESPONSE_STARTS:
+            self.status = message.get("status", SWITCHING_PROTOCOLS)
+            message["headers"] = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode())]
+        elif message["type"] == "websocket.close" and not self.status:
+            self.status = 403  # a WebSocket closed before it is accepted: the server answers 403
+        await self._send(message)
