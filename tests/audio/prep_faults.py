@@ -9,9 +9,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from choral.audio.prep.child import decode_plainly
+from choral.audio.prep.decode_main import default_decode
 from choral.audio.samples import SampleWriter
-from choral.audio.source import Source
+from choral.audio.source import AudioSource
 
 
 def hang() -> None:
@@ -43,7 +43,7 @@ FAULTS: dict[str, Callable[[], object]] = {
 }
 
 
-def decode_with_faults(writer: SampleWriter, source: Source, max_audio_s: float) -> tuple[str, ...]:
+def decode_with_faults(writer: SampleWriter, source: AudioSource, max_audio_s: float) -> tuple[str, ...]:
     name = Path(source.name).stem
     if name == "killed-once":
         marker = Path(source.name).with_suffix(".marker")
@@ -52,4 +52,4 @@ def decode_with_faults(writer: SampleWriter, source: Source, max_audio_s: float)
             FAULTS["killed"]()
     if name in FAULTS:
         FAULTS[name]()
-    return decode_plainly(writer, source, max_audio_s)
+    return default_decode(writer, source, max_audio_s)

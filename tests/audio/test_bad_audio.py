@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from choral.audio import fetch, reader, source
+from choral.audio import media, source
 from choral.audio.recording import Recording
 from choral.errors import (
     AudioDenied,
@@ -188,7 +188,7 @@ def test_stream_that_gives_more_than_it_was_asked_for() -> None:
 
 
 def test_file_that_keeps_the_decoder_busy_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "BUSY_LIMIT_S", 0.0)
+    monkeypatch.setattr(media, "MAX_BUSY_S", 0.0)
     with pytest.raises(NotAudio, match="no sound was found in 0 s of searching"):
         Recording.open(wav(TONES))
 
@@ -296,20 +296,20 @@ def test_files_that_cannot_be_read_as_bytes(tmp_path: Path) -> None:
 
 def test_address_that_does_not_answer_in_time(server: str) -> None:
     with pytest.raises(FetchFailed, match="no answer in time"):
-        fetch.fetch(server + "/slow", stall_timeout_s=0.2)
+        source.fetch(server + "/slow", stall_timeout_s=0.2)
 
 
 def test_address_that_takes_forever(server: str) -> None:
     start_s = time.monotonic()
     with pytest.raises(FetchFailed, match="download it first"):
-        fetch.fetch(server + "/trickle", total_timeout_s=0.3)
+        source.fetch(server + "/trickle", total_timeout_s=0.3)
     assert time.monotonic() - start_s < 2
 
 
 @pytest.mark.parametrize("path", ["/good.wav", "/unknown-length"])
 def test_address_with_too_many_bytes(server: str, path: str) -> None:
     with pytest.raises(AudioTooLarge, match="send a shorter or compressed file"):
-        fetch.fetch(server + path, limit_bytes=10_000)
+        source.fetch(server + path, max_bytes=10_000)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.wav", "http://no.such.host.invalid/a.wav", "http:///a.wav"])

@@ -13,7 +13,7 @@ import pytest
 from av.audio.plane import AudioPlane
 from faster_whisper.audio import decode_audio
 
-from choral.audio.layouts import channels_of, is_settled
+from choral.audio.media import channels_of, is_safe_layout
 from choral.audio.recording import Recording
 from media_files import Sound, caf, encode, likeness, png, read_clip, wav, wav24, with_cover
 
@@ -131,7 +131,7 @@ def test_channels_in_any_order(sound: Sound, labels: list[int]) -> None:
     ],
 )
 def test_layouts_that_need_no_memory(name: str, expected: bool) -> None:
-    assert is_settled(name) is expected
+    assert is_safe_layout(name) is expected
 
 
 @pytest.mark.parametrize("n_channels", [8, 9, 16, 35])

@@ -12,7 +12,7 @@ import av.logging
 import numpy as np
 import pytest
 
-from choral.audio.loudness import at_loudness, level_of
+from choral.audio.loudness import measure_loudness, normalize_loudness
 from choral.audio.prep.pool import PrepPool
 from choral.audio.recording import Recording
 from choral.errors import UsageError
@@ -49,26 +49,30 @@ def ffmpeg_lufs(sound: Sound) -> float:
 def test_integrated_loudness_is_that_of_ffmpeg(speech_clips: list[Path], gain: float) -> None:
     for path in speech_clips:
         sound = (read_clip(path) * gain).astype(np.int16)
-        assert level_of(Recording.open(sound), "ebu") == pytest.approx(ffmpeg_lufs(sound), abs=0.1)
+        assert measure_loudness(Recording.open(sound), "ebu") == pytest.approx(ffmpeg_lufs(sound), abs=0.1)
 
 
 def test_pauses_do_not_count_and_length_does_not_matter(speech_clips: list[Path]) -> None:
     sound = read_clip(speech_clips[0])
     pause = np.zeros(20 * RATE + 777, np.int16)
     long = np.concatenate([pause, sound, pause, *[sound] * 20, pause])
-    assert level_of(Recording.open(long), "ebu") == pytest.approx(ffmpeg_lufs(long), abs=0.1)
-    assert level_of(Recording.open(long), "ebu") == pytest.approx(level_of(Recording.open(sound), "ebu"), abs=0.3)
+    assert measure_loudness(Recording.open(long), "ebu") == pytest.approx(ffmpeg_lufs(long), abs=0.1)
+    assert measure_loudness(Recording.open(long), "ebu") == pytest.approx(
+        measure_loudness(Recording.open(sound), "ebu"), abs=0.3
+    )
 
 
 def test_known_levels() -> None:
     tone = np.sin(2 * np.pi * 997 * np.arange(20 * RATE) / RATE).astype(np.float32)
-    assert level_of(Recording.open(tone), "ebu") == pytest.approx(-3.01, abs=0.05)  # as BS.1770 defines its scale
-    assert level_of(Recording.open(tone), "rms") == pytest.approx(-3.01, abs=0.01)
-    assert level_of(Recording.open(tone / 100), "ebu") == pytest.approx(-43.01, abs=0.05)
-    assert level_of(Recording.open(tone[: RATE // 5]), "ebu") == pytest.approx(-3.01, abs=0.3)  # half a block
-    assert level_of(Recording.open(np.zeros(RATE, np.int16)), "ebu") == -math.inf
-    assert level_of(Recording.open(np.zeros(RATE, np.int16)), "rms") == -math.inf
-    assert level_of(Recording.open(tone[:100]), "ebu") == -math.inf  # not one hop of 100 ms
+    assert measure_loudness(Recording.open(tone), "ebu") == pytest.approx(
+        -3.01, abs=0.05
+    )  # as BS.1770 defines its scale
+    assert measure_loudness(Recording.open(tone), "rms") == pytest.approx(-3.01, abs=0.01)
+    assert measure_loudness(Recording.open(tone / 100), "ebu") == pytest.approx(-43.01, abs=0.05)
+    assert measure_loudness(Recording.open(tone[: RATE // 5]), "ebu") == pytest.approx(-3.01, abs=0.3)  # half a block
+    assert measure_loudness(Recording.open(np.zeros(RATE, np.int16)), "ebu") == -math.inf
+    assert measure_loudness(Recording.open(np.zeros(RATE, np.int16)), "rms") == -math.inf
+    assert measure_loudness(Recording.open(tone[:100]), "ebu") == -math.inf  # not one hop of 100 ms
 
 
 @pytest.mark.parametrize(("kind", "target_db"), [("ebu", -23.0), ("rms", -20.0), ("ebu", -30.0), ("rms", -35.5)])
@@ -77,18 +81,18 @@ def test_a_recording_comes_to_the_loudness_that_was_asked_for(
 ) -> None:
     for gain in (1.0, 0.05):
         recording = Recording.open((read_clip(speech_clips[0]) * gain).astype(np.int16))
-        changed = at_loudness(recording, kind, target_db)
+        changed = normalize_loudness(recording, kind, target_db)
         assert changed.n_samples == recording.n_samples
         assert np.abs(changed.samples(0, changed.n_samples)).max() == pytest.approx(changed.peak, rel=1e-6)
         assert changed.peak < 1
-        assert level_of(changed, kind) == pytest.approx(target_db, abs=0.02)
+        assert measure_loudness(changed, kind) == pytest.approx(target_db, abs=0.02)
 
 
 def test_one_factor_for_all_and_full_scale_is_kept() -> None:
     sound = (np.sin(np.arange(RATE * 3) * 0.3) * 100).astype(np.int16)
     sound[5_000] = 30_000  # a click that must not be clipped
     recording = Recording.open(encode(sound, "flac", "flac"), max_memory_s=0)
-    changed = at_loudness(recording, "rms", -20)
+    changed = normalize_loudness(recording, "rms", -20)
     gain = 32_768 / 30_000
     assert changed.peak == pytest.approx(1.0)
     np.testing.assert_allclose(changed.samples(0, 50_000), recording.samples(0, 50_000) * gain, rtol=1e-5)
@@ -99,10 +103,10 @@ def test_silence_stays_silent() -> None:
     hiss = np.random.default_rng(0).integers(-2, 3, RATE).astype(np.int16)
     recording = Recording.open(hiss)
     assert recording.is_silent
-    assert at_loudness(recording, "rms") is recording
+    assert normalize_loudness(recording, "rms") is recording
     faint = Recording.open(hiss * np.int16(3))  # heard as sound, and under the gate of R128
     assert not faint.is_silent
-    assert at_loudness(faint, "ebu") is faint
+    assert normalize_loudness(faint, "ebu") is faint
 
 
 def test_what_the_pool_measured_is_what_a_recording_measures(speech_clips: list[Path]) -> None:
@@ -110,8 +114,8 @@ def test_what_the_pool_measured_is_what_a_recording_measures(speech_clips: list[
     with PrepPool() as pool:
         for kind in ("ebu", "rms"):
             with pool.submit(body, loudness=kind).result(20).recording as prepared, Recording.open(body) as expected:
-                assert prepared.levels_db == {kind: level_of(expected, kind)}
-                changed, wanted = at_loudness(prepared, kind), at_loudness(expected, kind)
+                assert prepared.levels_db == {kind: measure_loudness(expected, kind)}
+                changed, wanted = normalize_loudness(prepared, kind), normalize_loudness(expected, kind)
                 np.testing.assert_array_equal(changed.samples(0, 10**6), wanted.samples(0, 10**6))
 
 

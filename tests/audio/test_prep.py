@@ -14,7 +14,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from choral.audio.prep.pool import AudioPlace, Backlog, PrepPool
+from choral.audio.prep.inputs import PrepInput
+from choral.audio.prep.pool import Backlog, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording
 from choral.errors import (
@@ -209,7 +210,7 @@ def test_closing_ends_everything_at_once(
     before = children()
     pool = make_pool(fetches=2)
     kept = pool.submit(wav(tones)).result(20).recording
-    places: list[AudioPlace] = [tmp_path / "hang.wav"] * 4
+    places: list[PrepInput] = [tmp_path / "hang.wav"] * 4
     futures = [pool.submit(place) for place in [*places, *[server.add("/a.wav", wav(tones), delay_s=30)] * 4]]
     wait_until(lambda: (pool.backlog.decoding, pool.backlog.fetching) == (2, 2))
     start_s = time.monotonic()

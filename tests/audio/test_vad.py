@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from choral.audio import vad
 from choral.audio.recording import Recording
-from choral.audio.vad import Span, find_speech, speech_probabilities, speech_spans
+from choral.audio.vad import SpeechSpan, find_speech, speech_probabilities, speech_spans
 from media_files import read_clip, wav
 
 
@@ -130,5 +130,5 @@ def test_spans_are_in_order_and_inside(
         min_speech_s=min_speech_s,
         pad_s=pad_s,
     )
-    assert all(isinstance(span, Span) and 0 <= span.start < span.stop <= n_samples for span in spans)
+    assert all(isinstance(span, SpeechSpan) and 0 <= span.start < span.stop <= n_samples for span in spans)
     assert all(first.stop <= second.start for first, second in pairwise(spans))

@@ -20,7 +20,7 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.audio.stoppable import Stopped, open_until
+from choral.audio.recording import Cancelled, Recording
 from choral.cli.crew import Crew
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
@@ -228,12 +228,15 @@ def test_no_room_for_temporary_files_ends_the_run(clips: list[Path], tiny_en_pt:
 
 def test_a_recording_that_nobody_wants_any_more_gives_no_samples(clips: list[Path]) -> None:
     over = threading.Event()
-    with open_until(over, str(clips[0]), max_memory_s=1.0) as recording:
+    with Recording.open(str(clips[0]), max_memory_s=1.0, cancel_event=over) as recording:
         assert recording.samples(0, 100).size == 100
         over.set()
-        with pytest.raises(Stopped):
+        with pytest.raises(Cancelled):
             recording.samples(0, 100)
-        with pytest.raises(Stopped):
-            open_until(over, str(clips[0]), max_memory_s=1.0)
-        with open_until(over, np.zeros(100, np.float32), max_memory_s=1.0) as made, pytest.raises(Stopped):
+        with pytest.raises(Cancelled):
+            Recording.open(str(clips[0]), max_memory_s=1.0, cancel_event=over)
+        with (
+            Recording.open(np.zeros(100, np.float32), max_memory_s=1.0, cancel_event=over) as made,
+            pytest.raises(Cancelled),
+        ):
             next(made.pieces(10))

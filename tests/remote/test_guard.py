@@ -16,7 +16,7 @@ from typing import ClassVar
 
 import pytest
 
-from choral.audio.fetch import fetch
+from choral.audio.source import fetch
 from choral.errors import AudioRefused, AudioTooLarge, FetchFailed, UsageError
 from choral.remote import transport
 from choral.remote.guard import AddressRefused, Guard, Place, is_public
@@ -331,7 +331,7 @@ def test_what_comes_with_a_redirect_is_not_read(server: LocalServer) -> None:
 def test_ten_gigabytes_announced_are_refused_before_they_come() -> None:
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\n"
     with trickling(announced) as url, pytest.raises(AudioTooLarge, match="10 GiB, the limit is 1 MiB"):
-        fetch(url, limit_bytes=2**20, guard=Guard(("127.0.0.1",)))
+        fetch(url, max_bytes=2**20, guard=Guard(("127.0.0.1",)))
 
 
 def test_what_the_server_denies_for_good_is_not_tried_again(server: LocalServer) -> None:

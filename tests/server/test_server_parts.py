@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import choral
-from choral.audio.prep.pool import OpenFile, PrepPool
+from choral.audio.prep.inputs import OpenFile
+from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull, UsageError

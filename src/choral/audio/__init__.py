@@ -1,1 +1,1 @@
-"""From a file, bytes, an array or a URL to 16 kHz mono samples, log-mel features and stretches of speech."""
+"""Files, bytes, arrays and URLs to 16 kHz mono samples, log-mel features and speech spans."""

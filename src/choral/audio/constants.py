@@ -1,4 +1,4 @@
-"""The numbers of Whisper's ear; everything that can be derived is derived."""
+"""Whisper's audio constants; everything that can be derived is derived."""
 
 SAMPLE_RATE = 16_000
 N_FFT = 400

@@ -1,12 +1,18 @@
-"""From a source to 16 kHz mono int16 samples, in pieces, whatever ffmpeg can decode.
+"""Decodes a source to 16 kHz mono int16 samples, piece by piece, whatever ffmpeg can read.
 
-Damaged places are skipped and counted; a file that ends early gives what it has. Both leave a warning, known
-when the iteration ends. What gives no sound at all is a typed error. Loading this module loads PyAV.
+Damaged packets are skipped and counted; a truncated file gives what it has. Both leave a warning, which is complete
+when the iteration has ended. A file that yields no samples is a typed error. Importing this module loads PyAV.
+
+Chained Ogg files (several streams one after another, as web radio writes them) are split into their links first,
+because ffmpeg continues into the next link only while rate and channels stay the same.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import io
 from collections.abc import Iterator
+from typing import IO, cast
 
 import numpy as np
 from av.audio.frame import AudioFrame
@@ -14,24 +20,26 @@ from av.audio.stream import AudioStream
 from av.packet import Packet
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.audio.layouts import channels_of, require_settled
-from choral.audio.media import MEDIA_ERRORS, Media, open_media
-from choral.audio.ogg import links
+from choral.audio.media import MEDIA_ERRORS, Media, channels_of, open_media, require_safe_layouts
 from choral.audio.resample import Pieces, Resampler
-from choral.audio.source import Source, unreadable
+from choral.audio.source import AudioSource, unreadable
 from choral.errors import AudioEmpty, BadSamples, NoAudioTrack, NotAudio
 
-MAX_FAILURES_IN_A_ROW = 1_000  # damaged packets with no sound between them
-EARLY_END_S = 0.5  # encoders' delays and rounded headers are shorter
+MAX_FAILURES_IN_A_ROW = 1_000  # damaged packets with no audio between them
+MIN_MISSING_S = 0.5  # codec delays and rounded headers miss less than this
+
+_OGG_HEADER_BYTES = 27  # of a page, before its segment table
+_OGG_FIRST_PAGE_FLAG = 0x02  # set on the first page of each stream; these precede all other pages of a link
+_MAX_OGG_PAGES = 2_000_000  # scanned at most: a year of music has fewer
 
 
 class Decoder:
     """Iterate `pieces()` once; then `warnings` is complete."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: AudioSource) -> None:
         self.name = source.name
         try:
-            first, *self._later = links(source)
+            first, *self._later_links = ogg_links(source)
             self._media: Media = open_media(first)
         except (OSError, ValueError) as error:
             raise unreadable(source.name, error) from error
@@ -39,11 +47,11 @@ class Decoder:
         self._failures = 0
         self._failures_in_a_row = 0
         self._n_samples = 0
-        self._last: tuple[AudioFrame, int] | None = None  # with its time by the file's own clock, which counts gaps
+        self._last: tuple[AudioFrame, int] | None = None  # and its timestamp in the file, which counts gaps
 
     @property
     def total_s(self) -> float | None:
-        return None if self._later else self._media.total_s
+        return None if self._later_links else self._media.total_s
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -60,7 +68,7 @@ class Decoder:
         finally:
             self._media.container.close()
         self._media.reader.raise_pending()
-        self._require_sound()
+        self._require_samples()
 
     def close(self) -> None:
         self._media.container.close()
@@ -74,11 +82,11 @@ class Decoder:
 
     def _frames(self) -> Iterator[AudioFrame]:
         yield from self._frames_of_link()
-        for source in self._later:
+        for source in self._later_links:
             try:
                 media = open_media(source)
             except (NotAudio, NoAudioTrack):
-                self._note_failure()
+                self._count_failure()
                 continue
             self._media.container.close()
             self._media = media
@@ -89,16 +97,16 @@ class Decoder:
             try:
                 frames = packet.decode()
             except MEDIA_ERRORS:
-                self._note_failure()
+                self._count_failure()
                 continue
-            require_settled(frames)
+            require_safe_layouts(frames)
             if frames:
                 self._failures_in_a_row = 0
-                self._media.reader.note_sound()
+                self._media.reader.reset_busy_time()
             yield from frames
 
     def _packets(self) -> Iterator[Packet[AudioStream]]:
-        """All packets of the stream; an error of the container ends one round, the next goes on behind it."""
+        """All packets of the stream. A container error ends one `demux`; the next one resumes behind the damage."""
         while self._failures_in_a_row < MAX_FAILURES_IN_A_ROW:
             try:
                 for packet in self._media.container.demux(self._media.stream):
@@ -107,11 +115,11 @@ class Decoder:
                         return
                 return
             except IndexError:
-                return  # PyAV's end of a file in which more streams turned up than its header had
+                return  # PyAV's end of a file in which more streams appeared than its header listed
             except MEDIA_ERRORS:
-                self._note_failure()
+                self._count_failure()
 
-    def _note_failure(self) -> None:
+    def _count_failure(self) -> None:
         self._failures += 1
         self._failures_in_a_row += 1
 
@@ -125,13 +133,13 @@ class Decoder:
                 raise BadSamples(f"{self.name} has samples that are not numbers or infinite: export it again")
 
     def _end_s(self) -> float:
-        """By the file's own clock; only now, because it is slow to tell."""
+        """Where the last frame ends by the file's timestamps; computed once, at the end, because it is slow."""
         if self._last is None:
             return 0.0
         frame, pts = self._last
         return float(pts * (frame.time_base or 0)) + frame.samples / max(frame.sample_rate, 1)
 
-    def _require_sound(self) -> None:
+    def _require_samples(self) -> None:
         if self._n_samples:
             return
         if self._failures:
@@ -143,6 +151,58 @@ class Decoder:
         if self._failures:
             places = "one damaged place was" if self._failures == 1 else f"{self._failures} damaged places were"
             yield f"{self.name}: {places} skipped"
-        promised_s = self._media.promised_s
-        if promised_s is not None and max(decoded_s, self._end_s()) < promised_s - EARLY_END_S:
-            yield f"{self.name} ends early: transcribed the first {decoded_s:.1f} s of {promised_s:.1f} s"
+        header_s = self._media.header_s
+        if header_s is not None and max(decoded_s, self._end_s()) < header_s - MIN_MISSING_S:
+            yield f"{self.name} ends early: transcribed the first {decoded_s:.1f} s of {header_s:.1f} s"
+
+
+def ogg_links(source: AudioSource) -> list[AudioSource]:
+    """Each link of a chained Ogg file as a source of its own; any other file unchanged."""
+    starts = list(_link_starts(source.file))
+    size = source.file.seek(0, io.SEEK_END)
+    source.file.seek(0)
+    if len(starts) < 2:
+        return [source]
+    stops = [*starts[1:], size]
+    parts = [FileSlice(source.file, start, stop) for start, stop in zip([0, *starts[1:]], stops, strict=True)]
+    return [dataclasses.replace(source, file=cast(IO[bytes], part), owns_file=False) for part in parts]
+
+
+def _link_starts(file: IO[bytes]) -> Iterator[int]:
+    """Offsets of pages that start a stream where the page before did not."""
+    position, was_first = 0, False
+    for _ in range(_MAX_OGG_PAGES):
+        file.seek(position)
+        header = file.read(_OGG_HEADER_BYTES)
+        if len(header) < _OGG_HEADER_BYTES or not header.startswith(b"OggS"):
+            return
+        is_first = bool(header[5] & _OGG_FIRST_PAGE_FLAG)
+        if is_first and not was_first:
+            yield position
+        was_first = is_first
+        position += _OGG_HEADER_BYTES + header[26] + sum(file.read(header[26]))
+
+
+class FileSlice(io.RawIOBase):
+    """The bytes of `file` from `start` up to `stop`, as a file. It shares the position of `file`."""
+
+    def __init__(self, file: IO[bytes], start: int, stop: int) -> None:
+        self._file = file
+        self._start = start
+        self._size = stop - start
+
+    def read(self, size: int = -1) -> bytes:
+        left = max(self._size - self.tell(), 0)
+        return self._file.read(left if size < 0 else min(size, left))
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        target = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self.tell(), io.SEEK_END: self._size}[whence]
+        if target < 0:
+            raise ValueError(f"cannot seek to {target}")
+        return self._file.seek(self._start + target) - self._start
+
+    def tell(self) -> int:
+        return self._file.tell() - self._start
+
+    def seekable(self) -> bool:
+        return True

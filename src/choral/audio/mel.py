@@ -1,8 +1,8 @@
-"""Log-mel spectrograms with the reference's numbers, in numpy alone.
+"""Log-mel spectrograms equal to openai-whisper's, in numpy.
 
-Frame t is centred at sample `lead + 160 t`. Before the first sample the signal is reflected and behind the last
-one it is zero, as the reference has it at the ends of a file. A window cut from a longer recording takes 200
-samples more on both sides and the recording's `mel_peak`: then it equals that part of the whole spectrogram.
+Frame t is centred at sample `lead + 160 t`. As in openai-whisper, the signal is reflected before its first sample and
+zero after its last. A window cut from a longer recording needs 200 more samples on both sides and the recording's
+`mel_peak`; then it equals that slice of the whole spectrogram.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 N_BINS = N_FFT // 2 + 1  # 201 frequencies, 40 Hz apart
 HALF_FRAME = N_FFT // 2
-BLOCK_FRAMES = 256  # stays in a core's cache, and below the size where BLAS wakes other threads and waits
-BAND_MELS = 16  # neighbouring filters hear few frequencies between them: four fifths of the product is zeros
+BLOCK_FRAMES = 256  # fits a core's cache, and stays below the size where BLAS starts other threads
+BAND_MELS = 16  # multiply neighbouring filters together: four fifths of the full product is zeros
 POWER_FLOOR = np.float32(1e-10)
-RANGE_LOG10 = 8.0  # what lies further below the peak is raised to this distance
+RANGE_LOG10 = 8.0  # values further below the peak are raised to this distance
 
 # Slaney's mel scale: linear up to 1 kHz, then logarithmic.
 _LINEAR_HZ_PER_MEL = 200 / 3
@@ -36,7 +36,7 @@ Float32 = npt.NDArray[np.float32]
 
 
 def log_mel(samples: Float32, n_mels: int, *, n_frames: int, lead: int = 0, peak: float | None = None) -> Float32:
-    """[n_mels, n_frames]; `peak` is the `mel_peak` of the recording, of these frames when not given."""
+    """[n_mels, n_frames]; `peak` is the `mel_peak` of the recording, by default that of these frames."""
     spectrogram = _log10_mel(samples, n_mels, n_frames, lead)
     top = spectrogram.max(initial=-np.inf) if peak is None else peak
     np.maximum(spectrogram, np.float32(top - RANGE_LOG10), out=spectrogram)
@@ -47,10 +47,10 @@ def log_mel(samples: Float32, n_mels: int, *, n_frames: int, lead: int = 0, peak
 
 def mel_peak(recording: Recording, n_mels: int) -> float:
     """The largest log10 power of any mel bin in the recording."""
-    peak = float(np.log10(POWER_FLOOR))  # of the zeros behind the end
-    n_frames_in_all = n_frames_heard(recording.n_samples)
-    for first in range(0, n_frames_in_all, WINDOW_MEL_FRAMES):
-        n_frames = min(WINDOW_MEL_FRAMES, n_frames_in_all - first)
+    peak = float(np.log10(POWER_FLOOR))  # of the zeros after the end
+    n_total = n_frames_covering(recording.n_samples)
+    for first in range(0, n_total, WINDOW_MEL_FRAMES):
+        n_frames = min(WINDOW_MEL_FRAMES, n_total - first)
         lead = HALF_FRAME if first else 0
         start = first * HOP_LENGTH - lead
         samples = recording.samples(start, start + lead + n_frames * HOP_LENGTH + HALF_FRAME)
@@ -58,14 +58,14 @@ def mel_peak(recording: Recording, n_mels: int) -> float:
     return peak
 
 
-def n_frames_heard(n_samples: int) -> int:
-    """How many frames hear any of these; the last of them are centred behind the end."""
+def n_frames_covering(n_samples: int) -> int:
+    """How many frames include at least one of these samples; the last are centred after the end."""
     return -(-(n_samples + HALF_FRAME) // HOP_LENGTH)
 
 
 @cache
 def mel_filters(n_mels: int) -> Float32:
-    """[n_mels, 201]: triangles on Slaney's mel scale from 0 to 8 kHz, each of area one. Read only."""
+    """[n_mels, 201]: triangles of area one on Slaney's mel scale from 0 to 8 kHz. Read only."""
     top_mel = _CORNER_MEL + np.log(SAMPLE_RATE / 2 / _CORNER_HZ) / _LOG_HZ_PER_MEL
     mels = np.linspace(0.0, top_mel, n_mels + 2)
     edges_hz = np.where(
@@ -84,7 +84,7 @@ def mel_filters(n_mels: int) -> Float32:
 
 @dataclass(frozen=True)
 class _Band:
-    """Neighbouring filters with the range of frequencies that any of them hears."""
+    """Neighbouring filters and the range of bins where any of them is not zero."""
 
     mels: slice
     bins: slice
@@ -97,22 +97,22 @@ def _bands(n_mels: int) -> tuple[_Band, ...]:
     bands = []
     for first in range(0, n_mels, BAND_MELS):
         mels = slice(first, first + BAND_MELS)
-        heard = np.flatnonzero(filters[mels].any(axis=0))
-        bins = slice(int(heard[0]), int(heard[-1]) + 1) if heard.size else slice(0, 1)
+        nonzero = np.flatnonzero(filters[mels].any(axis=0))
+        bins = slice(int(nonzero[0]), int(nonzero[-1]) + 1) if nonzero.size else slice(0, 1)
         bands.append(_Band(mels, bins, np.ascontiguousarray(filters[mels, bins])))
     return tuple(bands)
 
 
 @cache
-def hann() -> Float32:
-    """The periodic Hann window, rounded as the reference rounds it: faint bins show the difference."""
+def hann_window() -> Float32:
+    """The periodic Hann window, rounded like torch's: quiet bins show the difference."""
     angles = np.arange(N_FFT, dtype=np.float32) * np.float32(2 * np.pi / N_FFT)
     return np.float32(0.5) - np.float32(0.5) * np.cos(angles.astype(np.float64)).astype(np.float32)
 
 
 def _log10_mel(samples: Float32, n_mels: int, n_frames: int, lead: int) -> Float32:
     frames = _frames(samples, n_frames, lead)
-    bands, window = _bands(n_mels), hann()
+    bands, window = _bands(n_mels), hann_window()
     mel = np.empty((n_mels, n_frames), np.float32)
     windowed = np.empty((BLOCK_FRAMES, N_FFT), np.float32)
     spectra = np.empty((BLOCK_FRAMES, N_BINS), np.complex64)
@@ -138,11 +138,11 @@ def _frames(samples: Float32, n_frames: int, lead: int) -> Float32:
 
 
 def pad(samples: Float32, lead: int, out: Float32) -> None:
-    """Fills `out` with what the frames from the first on hear: the signal's mirror image, the signal, zeros."""
+    """Fills `out` with the signal from half a frame before `lead`: reflected samples, the signal, zeros."""
     n_mirrored = max(HALF_FRAME - lead, 0)
-    heard = samples[max(lead - HALF_FRAME, 0) :][: out.size - n_mirrored]
-    end = n_mirrored + heard.size
-    out[n_mirrored:end] = heard
+    signal = samples[max(lead - HALF_FRAME, 0) :][: out.size - n_mirrored]
+    end = n_mirrored + signal.size
+    out[n_mirrored:end] = signal
     out[end:] = 0
     mirrored = samples[1 : 1 + n_mirrored]
     out[n_mirrored - mirrored.size : n_mirrored] = mirrored[::-1]

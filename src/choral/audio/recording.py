@@ -1,34 +1,42 @@
 """A recording: random access to 16 kHz mono samples of any length in bounded memory.
 
-`Recording.open` takes every kind of `AudioInput`. Media is decoded to int16 (kept in a temporary file beyond
-`max_memory_s`). Arrays are taken as 16 kHz mono: int16, or floats with full scale at ±1, which keep their
-exact values, are not clipped, and are not copied when they are float32.
+`Recording.open` takes every kind of `AudioInput`. Media is decoded to int16, in a temporary file beyond
+`max_memory_s`. Arrays must be 16 kHz mono: int16, or floats with full scale at ±1, which keep their exact values, are
+not clipped, and are not copied when they are float32.
+
+Once the `cancel_event` of a recording is set, decoding and every read of samples raise `Cancelled`. All later work
+(voice detection, mel features, windows) reads samples, so it ends soon after.
 """
 
 from __future__ import annotations
 
+import os
+import threading
 import weakref
 from collections.abc import Callable, Iterator
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import S16_SCALE, SAMPLE_RATE
 from choral.audio.samples import Samples, SamplesInMemory, SampleWriter
-from choral.audio.source import AudioInput, Source, open_source
+from choral.audio.source import AudioSource, open_source
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples
 from choral.types import LoudnessKind
 
-__all__ = ["AudioInput", "OnProgress", "Recording"]
-
-OnProgress = Callable[[float, float | None], None]  # seconds decoded, seconds in all or None
+AudioInput = str | os.PathLike[str] | bytes | bytearray | BinaryIO | np.ndarray[Any, Any]
+OnProgress = Callable[[float, float | None], None]  # seconds decoded, total seconds if known
 
 MAX_MEMORY_S = 1_200.0
 MAX_DURATION_S = 100 * 3_600.0
 SILENCE_PEAK = 1e-4  # -80 dB of full scale
-LOUDEST_FLOAT_PEAK = 16.0  # floats beyond this were never scaled to ±1
+MAX_FLOAT_PEAK = 16.0  # floats beyond this were not scaled to ±1
+
+
+class Cancelled(Exception):
+    """The recording's `cancel_event` is set."""
 
 
 class Recording:
@@ -38,9 +46,10 @@ class Recording:
         self.n_samples = n_samples
         self.peak = peak  # the largest magnitude; full scale is 1
         self.is_silent = peak < SILENCE_PEAK
-        self.levels_db: dict[LoudnessKind, float] = {}  # as far as they were measured
+        self.levels_db: dict[LoudnessKind, float] = {}  # as far as measured
         self.name = name
         self.warnings = warnings
+        self.cancel_event: threading.Event | None = None
         self._samples = samples
         self._finalizer = weakref.finalize(self, samples.close)
 
@@ -52,13 +61,29 @@ class Recording:
         on_progress: OnProgress | None = None,
         max_memory_s: float = MAX_MEMORY_S,
         max_duration_s: float = MAX_DURATION_S,
+        cancel_event: threading.Event | None = None,
     ) -> Recording:
-        if isinstance(audio, np.ndarray):
-            return cls._of_array(audio)
+        recording = (
+            cls._from_array(audio)
+            if isinstance(audio, np.ndarray)
+            else cls._decode(audio, on_progress, max_memory_s, max_duration_s, cancel_event)
+        )
+        recording.cancel_event = cancel_event
+        return recording
+
+    @classmethod
+    def _decode(
+        cls,
+        audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO,
+        on_progress: OnProgress | None,
+        max_memory_s: float,
+        max_duration_s: float,
+        cancel_event: threading.Event | None,
+    ) -> Recording:
         writer = SampleWriter(int(max_memory_s * SAMPLE_RATE))
         try:
             with open_source(audio) as source:
-                warnings = decode_into(writer, source, max_duration_s, on_progress)
+                warnings = decode_into(writer, source, max_duration_s, on_progress, cancel_event)
             peak = writer.peak / S16_SCALE
             return cls(writer.finish(), n_samples=writer.n_samples, peak=peak, name=source.name, warnings=warnings)
         except BaseException:
@@ -66,13 +91,13 @@ class Recording:
             raise
 
     @classmethod
-    def _of_array(cls, array: npt.NDArray[Any]) -> Recording:
-        samples = _checked(array)
+    def _from_array(cls, array: npt.NDArray[Any]) -> Recording:
+        samples = _checked_array(array)
         peak = max(float(samples.max()), -float(samples.min()))
         if samples.dtype == np.int16:
             peak /= S16_SCALE
         warnings: tuple[str, ...] = ()
-        if peak > LOUDEST_FLOAT_PEAK:
+        if peak > MAX_FLOAT_PEAK:
             warnings = (f"the samples reach {peak:.0f}, full scale is 1: divide them by their full scale",)
         return cls(
             SamplesInMemory(samples),
@@ -87,7 +112,8 @@ class Recording:
         return self.n_samples / SAMPLE_RATE
 
     def samples(self, start: int, stop: int) -> npt.NDArray[np.float32]:
-        """The samples of this range, as far as it lies in the recording. Do not write into them."""
+        """The samples of this range, clamped to the recording. Do not write into them."""
+        raise_if_cancelled(self.cancel_event)
         start = min(max(start, 0), self.n_samples)
         return self._samples.read(start, min(max(stop, start), self.n_samples))
 
@@ -96,18 +122,14 @@ class Recording:
         for start in range(0, self.n_samples, size):
             yield self.samples(start, start + size)
 
-    def read_through(self, wrap: Callable[[Samples], Samples]) -> None:
-        """From now on samples are read from what `wrap` makes of the store they lie in."""
-        self._samples = wrap(self._samples)
-
     def amplified(self, gain: float) -> Recording:
-        """The same sound times `gain`; it reads from this recording, which must stay open."""
+        """The same samples times `gain`, read from this recording, which must stay open."""
         louder = SamplesAmplified(self, gain)
         peak = self.peak * gain
         return Recording(louder, n_samples=self.n_samples, peak=peak, name=self.name, warnings=self.warnings)
 
     def close(self) -> None:
-        """Gives up the samples; also happens by itself when the recording is forgotten."""
+        """Frees the samples; garbage collection of the recording does the same."""
         self._finalizer()
 
     def __enter__(self) -> Recording:
@@ -127,13 +149,22 @@ class SamplesAmplified:
         return self._recording.samples(start, stop) * self._gain
 
     def close(self) -> None:
-        """The recording it reads from is its owner's to close."""
+        """Does nothing: the owner of the original recording closes it."""
+
+
+def raise_if_cancelled(cancel_event: threading.Event | None) -> None:
+    if cancel_event is not None and cancel_event.is_set():
+        raise Cancelled
 
 
 def decode_into(
-    writer: SampleWriter, source: Source, max_duration_s: float, on_progress: OnProgress | None = None
+    writer: SampleWriter,
+    source: AudioSource,
+    max_duration_s: float,
+    on_progress: OnProgress | None = None,
+    cancel_event: threading.Event | None = None,
 ) -> tuple[str, ...]:
-    """All samples of the source go to the writer; what comes back are the warnings."""
+    """Writes all samples of the source to the writer and returns the warnings."""
     from choral.audio.decode import Decoder
 
     decoder = Decoder(source)
@@ -143,6 +174,7 @@ def decode_into(
             decoded_s = writer.n_samples / SAMPLE_RATE
             if decoded_s > max_duration_s:
                 raise AudioTooLarge(f"{source.name} is longer than {max_duration_s:.0f} s: cut it into parts")
+            raise_if_cancelled(cancel_event)
             if on_progress is not None:
                 on_progress(decoded_s, decoder.total_s)
     finally:
@@ -150,7 +182,7 @@ def decode_into(
     return decoder.warnings
 
 
-def _checked(array: npt.NDArray[Any]) -> npt.NDArray[np.int16] | npt.NDArray[np.float32]:
+def _checked_array(array: npt.NDArray[Any]) -> npt.NDArray[np.int16] | npt.NDArray[np.float32]:
     if array.ndim != 1:
         raise BadSamples(
             f"the array has the shape {array.shape}; give one channel as a 1-D array, "
@@ -162,7 +194,7 @@ def _checked(array: npt.NDArray[Any]) -> npt.NDArray[np.int16] | npt.NDArray[np.
         return array
     if array.dtype.kind != "f":
         raise BadSamples(f"the array's type is {array.dtype}; give 16 kHz samples as int16, or as floats within ±1")
-    with np.errstate(over="ignore"):  # a double too large for a float becomes infinite, and is refused below
+    with np.errstate(over="ignore"):  # a double too large for float32 becomes infinite and is rejected below
         samples = array.astype(np.float32, copy=False)
     if not (np.isfinite(samples.min()) and np.isfinite(samples.max())):
         raise BadSamples("the array has samples that are not numbers or infinite: clean it with numpy.nan_to_num")

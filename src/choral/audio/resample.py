@@ -1,9 +1,8 @@
-"""Frames of any format to 16 kHz mono int16, with ffmpeg's own resampler: the values of
+"""Audio frames of any format to 16 kHz mono int16, with ffmpeg's resampler: the samples equal those of
 `ffmpeg -ac 1 -ar 16000 -acodec pcm_s16le`.
 
-Frames are gathered before they are converted, which is twice as fast as one by one. When rate, layout or
-format change midway, what came before is finished and a new resampler takes over. `LiveResampler` waits for nothing:
-it is for sound that is just being spoken.
+`Resampler` batches frames before it converts them, which is twice as fast as one by one; when rate, layout or format
+change midway, it flushes and starts a new ffmpeg resampler. `LiveResampler` does not batch: it is for live audio.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.audio.layouts import channels_of
+from choral.audio.media import channels_of
 from choral.errors import NotAudio
 
-MIN_RATE, MAX_RATE = 1_000, 12_000_000  # below: telegraphy; above: beyond the fastest one-bit recordings
-GATHER_SAMPLES = 32_768
+MIN_RATE, MAX_RATE = 1_000, 12_000_000  # rates outside are damage; the fastest one-bit recordings are below
+BATCH_SAMPLES = 32_768
 
 Pieces = Iterator[npt.NDArray[np.int16]]
 
 
 class Resampler:
     def __init__(self) -> None:
-        self._shape: tuple[str, str, int] | None = None  # of the frames now coming in
-        self._mixes_channels = False
+        self._shape: tuple[str, str, int] | None = None  # format, layout and rate of the current frames
+        self._needs_channel_mean = False
         self._fifo = AudioFifo()
         self._resampler = _new_resampler()
 
@@ -40,14 +39,14 @@ class Resampler:
         if shape != self._shape:
             yield from self.flush()
             self._start(shape, frame)
-        frame.pts = None  # gaps in the timestamps are not filled, as the ffmpeg program does not
+        frame.pts = None  # like the ffmpeg program, do not fill gaps in the timestamps
         self._fifo.write(frame)
-        if self._fifo.samples >= GATHER_SAMPLES:
-            yield from self._convert_gathered()
+        if self._fifo.samples >= BATCH_SAMPLES:
+            yield from self._convert_batch()
 
     def flush(self) -> Pieces:
         if self._shape is not None:
-            yield from self._convert_gathered()
+            yield from self._convert_batch()
             yield from _arrays(self._resampler.resample(None))
             self._shape = None
 
@@ -57,25 +56,25 @@ class Resampler:
         self._shape = shape
         self._fifo = AudioFifo()
         self._resampler = _new_resampler()
-        self._mixes_channels = not _can_mix_down(frame)
+        self._needs_channel_mean = not _can_mix_down(frame)
 
-    def _convert_gathered(self) -> Pieces:
+    def _convert_batch(self) -> Pieces:
         frame = self._fifo.read(0)
         if frame is None:
             return
         frame.pts = None
-        yield from _arrays(self._resampler.resample(_channel_mean(frame) if self._mixes_channels else frame))
+        yield from _arrays(self._resampler.resample(_channel_mean(frame) if self._needs_channel_mean else frame))
 
 
 class LiveResampler:
-    """Mono int16 samples of one rate, in pieces of any size. How they are cut does not change what comes out."""
+    """Resamples mono int16 in pieces of any size; the result does not depend on how they are cut."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._resampler = _new_resampler()
 
     def push(self, samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
-        """What is certain by now; the last millisecond waits for what follows it."""
+        """The samples that are final; the last millisecond is held until the next push or `flush`."""
         if self._rate == SAMPLE_RATE or not samples.size:
             return samples
         frame = AudioFrame.from_ndarray(np.ascontiguousarray(samples)[None], format="s16", layout="mono")
@@ -83,12 +82,12 @@ class LiveResampler:
         return _joined(self._resampler.resample(frame))
 
     def flush(self) -> npt.NDArray[np.int16]:
-        """The rest; what is pushed next starts anew."""
+        """The samples still held; the next push starts a new stream."""
         if self._rate == SAMPLE_RATE:
             return np.zeros(0, np.int16)
-        rest = _joined(self._resampler.resample(None))
+        held = _joined(self._resampler.resample(None))
         self._resampler = _new_resampler()
-        return rest
+        return held
 
 
 def _joined(frames: list[AudioFrame]) -> npt.NDArray[np.int16]:
@@ -105,7 +104,7 @@ def _arrays(frames: list[AudioFrame]) -> Pieces:
 
 
 def _can_mix_down(frame: AudioFrame) -> bool:
-    """Whether ffmpeg knows where these channels stand; it does not for nine or thirty-two of them."""
+    """Whether ffmpeg has a downmix for this layout; it has none for 9 or 32 channels, for example."""
     try:
         _new_resampler().resample(frame)
     except (av.error.FFmpegError, ValueError):

@@ -1,11 +1,10 @@
-"""Where decoded samples lie: in memory while they are few, in a nameless temporary file when they are many.
+"""Storage of decoded samples: in memory, or in an unlinked temporary file when they are many.
 
-`SampleWriter` takes int16 pieces and gives one of the two stores; both read any range, from any thread.
+`SampleWriter` takes int16 pieces and returns one of the two stores; both read any range, from any thread.
 """
 
 from __future__ import annotations
 
-import tempfile
 import threading
 from typing import IO, Protocol
 
@@ -13,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import S16_SCALE
-from choral.audio.spool import cannot_store, write
+from choral.audio.spool import cannot_store, temporary_file, write
 
 S16_BYTES = 2
 
@@ -35,11 +34,11 @@ class SamplesInMemory:
         return as_float(part)  # type: ignore[arg-type]
 
     def close(self) -> None:
-        self._samples = self._samples[:0].copy()  # a view would keep all the others
+        self._samples = self._samples[:0].copy()  # a view would keep the whole array alive
 
 
 class SamplesOnDisk:
-    """Read with plain file reads: a memory map would count every page it touched as the program's memory."""
+    """Uses plain file reads: every page that a memory map touches counts as memory of the process."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -57,7 +56,7 @@ class SamplesOnDisk:
 
 class SampleWriter:
     def __init__(self, max_memory_samples: int, file: IO[bytes] | None = None) -> None:
-        """With a file of the caller's own, everything goes there from the start."""
+        """With a `file`, all samples go there; otherwise memory spills to a new file beyond `max_memory_samples`."""
         self.n_samples = 0
         self.peak = 0  # the largest magnitude so far
         self._max_memory_samples = max_memory_samples
@@ -73,7 +72,7 @@ class SampleWriter:
         if self._file is None and self.n_samples > self._max_memory_samples:
             self._file = temporary_file()
         if self._file is not None:
-            self._empty_into(self._file)
+            self._write_out(self._file)
 
     def finish(self) -> Samples:
         if self._file is not None:
@@ -89,7 +88,7 @@ class SampleWriter:
         if self._file is not None:
             self._file.close()
 
-    def _empty_into(self, file: IO[bytes]) -> None:
+    def _write_out(self, file: IO[bytes]) -> None:
         for piece in self._pieces:
             write(file, np.ascontiguousarray(piece).data.cast("B"))
         self._pieces.clear()
@@ -97,10 +96,3 @@ class SampleWriter:
 
 def as_float(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
     return np.multiply(samples, np.float32(1 / S16_SCALE), dtype=np.float32)
-
-
-def temporary_file() -> IO[bytes]:
-    try:
-        return tempfile.TemporaryFile()
-    except OSError as error:
-        raise cannot_store(error) from error

@@ -1,50 +1,63 @@
-"""Where audio comes from: a path, an http(s) address, bytes, or an open binary file.
+"""Audio sources: a path, an http(s) URL, bytes, or an open binary file, as a seekable file with a name for messages.
 
-`open_source` turns each into a seekable file with a name for messages. What cannot be seeked (stdin, pipes)
-is read to its end first, because many formats keep their index there. A caller's own file is read from its
-beginning and left open.
+Streams that cannot seek (stdin, pipes, HTTP bodies) are spooled to memory or an unlinked temporary file first, because
+many formats keep their index at the end. A file that the caller opened is read from its beginning and left open.
+Downloads speak only http and https, also after a redirect, and are bounded in size and time; a body that is shorter
+than its Content-Length is an error.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import re
 import stat
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from http.client import HTTPResponse
 from pathlib import PurePosixPath
 from types import TracebackType
-from typing import IO, Any, BinaryIO
+from typing import IO, BinaryIO
 from urllib.parse import urlsplit
 
-import numpy as np
+from choral.audio.spool import SPOOL_MEMORY_BYTES, require_size, spool
+from choral.errors import AudioDenied, AudioEmpty, AudioError, AudioNotFound, AudioRefused, FetchFailed, UsageError
+from choral.remote.guard import Guard
+from choral.remote.lifeline import Lifeline
+from choral.remote.transport import (
+    ForbiddenError,
+    RefusedError,
+    UnreachableError,
+    length_of,
+    open_url,
+    read,
+    require_whole,
+    shown,
+)
 
-from choral.audio import fetch
-from choral.audio.spool import spool
-from choral.errors import AudioDenied, AudioEmpty, AudioError, AudioNotFound, UsageError
-from choral.remote.transport import shown
-
-AudioInput = str | os.PathLike[str] | bytes | bytearray | BinaryIO | np.ndarray[Any, Any]
-
-MAX_STREAM_BYTES = 16 * 2**30  # a pipe that never ends must not fill the disk
+MAX_STREAM_BYTES = 16 * 2**30  # an endless pipe must not fill the disk
+MAX_FETCH_BYTES = 8 * 2**30
+STALL_TIMEOUT_S = 30.0  # without a byte
+TOTAL_TIMEOUT_S = 3600.0
 CHUNK_BYTES = 2**20
-# Two letters at least: "C:" at the start of a path is a drive.
+# At least two letters: "C:" at the start of a path is a drive.
 _SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Source:
+class AudioSource:
     name: str  # for messages
-    suffix: str  # ".g722": some formats are known by it alone
-    file: IO[bytes]  # seekable, at its start
-    is_ours: bool  # False: the caller closes it
+    suffix: str  # ".g722": ffmpeg recognises some formats by suffix alone
+    file: IO[bytes]  # seekable, positioned at its start
+    owns_file: bool  # False: the caller closes it
 
     def close(self) -> None:
-        if self.is_ours:
+        if self.owns_file:
             self.file.close()
 
-    def __enter__(self) -> Source:
+    def __enter__(self) -> AudioSource:
         return self
 
     def __exit__(
@@ -53,72 +66,70 @@ class Source:
         self.close()
 
 
-def scheme_of(audio: object) -> str | None:
-    """The protocol of an address, in small letters; None for anything else."""
-    match = _SCHEME.match(audio) if isinstance(audio, str) else None
-    return match.group(1).lower() if match else None
-
-
-def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) -> Source:
+def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) -> AudioSource:
     if isinstance(audio, bytes | bytearray):
-        return source_of(io.BytesIO(audio), "the given bytes", suffix="", is_ours=True)
-    if isinstance(audio, str) and (scheme := scheme_of(audio)):
-        return _of_url(audio, scheme)
+        return source_from_file(io.BytesIO(audio), "the given bytes", suffix="", owns_file=True)
+    if isinstance(audio, str) and (scheme := url_scheme(audio)):
+        require_http(audio, scheme)
+        return source_from_file(fetch(audio), shown(audio), suffix=url_suffix(audio), owns_file=True)
     if isinstance(audio, str | os.PathLike):
-        return _of_path(os.fspath(audio))
+        path = os.fspath(audio)
+        return source_from_file(open_file(path), path, suffix=os.path.splitext(path)[1], owns_file=True)
     if isinstance(audio, io.TextIOBase):
         raise UsageError("the given file is open for text: open it in binary mode")
     if callable(getattr(audio, "read", None)):
-        name = getattr(audio, "name", None)
-        shown = name if isinstance(name, str) else "the given stream"
-        return source_of(audio, shown, suffix=PurePosixPath(shown).suffix, is_ours=False)
+        given = getattr(audio, "name", None)
+        name = given if isinstance(given, str) else "the given stream"
+        return source_from_file(audio, name, suffix=PurePosixPath(name).suffix, owns_file=False)
     raise UsageError(
         f"audio is a {type(audio).__name__}; give a path, an http(s) address, bytes, "
         "a file opened in binary mode, or a numpy array"
     )
 
 
+def source_from_file(file: IO[bytes], name: str, *, suffix: str, owns_file: bool) -> AudioSource:
+    """A source that reads `file`, or a spooled copy of it where it cannot seek; an empty file is an error."""
+    source = AudioSource(name, suffix, file, owns_file)
+    try:
+        if not _is_seekable(file):
+            with source:
+                source = AudioSource(name, suffix, spool(_chunks(file), name, MAX_STREAM_BYTES), owns_file=True)
+        _require_content(source.file, name)
+    except (OSError, ValueError) as error:  # ValueError: the caller's file is closed
+        source.close()
+        raise unreadable(name, error) from error
+    except (AudioError, UsageError):
+        source.close()
+        raise
+    return source
+
+
+def open_file(path: str, opener: Callable[[str, int], int] | None = None) -> BinaryIO:
+    try:
+        return open(path, "rb", opener=opener)
+    except (OSError, ValueError) as error:
+        raise cannot_open(path, error) from error
+
+
+def cannot_open(path: str, error: OSError | ValueError) -> AudioError:
+    if isinstance(error, IsADirectoryError) or _is_folder(path):
+        return AudioNotFound(f"{path} is a folder: give the audio files in it")
+    if isinstance(error, PermissionError):
+        return AudioDenied(f"{path} may not be read: check its permissions")
+    if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
+        return AudioNotFound(f"{path!r} does not exist: check the path")
+    return AudioError(f"{path} could not be opened: {error.strerror or error}")
+
+
 def unreadable(name: str, error: OSError | ValueError) -> AudioError:
     return AudioError(f"{name} could not be read: {getattr(error, 'strerror', None) or error}")
 
 
-def require_http(url: str, scheme: str) -> None:
-    if scheme not in ("http", "https"):
-        raise UsageError(f"{url}: {scheme} addresses are not supported; give a path or an http or https address")
-
-
-def suffix_of_url(url: str) -> str:
-    return PurePosixPath(urlsplit(url).path).suffix
-
-
-def _of_url(url: str, scheme: str) -> Source:
-    require_http(url, scheme)
-    file = fetch.fetch(url)
-    return source_of(file, shown(url), suffix=suffix_of_url(url), is_ours=True)
-
-
-def _of_path(path: str) -> Source:
+def _is_folder(path: str) -> bool:
     try:
-        file = open(path, "rb")  # noqa: SIM115  the source closes it
-    except (OSError, ValueError) as error:
-        raise cannot_open(path, error) from error
-    return source_of(file, path, suffix=os.path.splitext(path)[1], is_ours=True)
-
-
-def source_of(file: IO[bytes], name: str, *, suffix: str, is_ours: bool) -> Source:
-    opened = Source(name, suffix, file, is_ours)
-    try:
-        if not _is_seekable(file):
-            with opened:
-                opened = Source(name, suffix, spool(_chunks(file), name, MAX_STREAM_BYTES), is_ours=True)
-        _require_content(opened.file, name)
-    except (OSError, ValueError) as error:  # ValueError: the caller's file is closed
-        opened.close()
-        raise unreadable(name, error) from error
-    except (AudioError, UsageError):
-        opened.close()
-        raise
-    return opened
+        return stat.S_ISDIR(os.stat(path).st_mode)
+    except (OSError, ValueError):
+        return False
 
 
 def _is_seekable(file: IO[bytes]) -> bool:
@@ -144,18 +155,75 @@ def _require_bytes(data: bytes) -> bytes:
     return data
 
 
-def cannot_open(path: str, error: OSError | ValueError) -> AudioError:
-    if isinstance(error, IsADirectoryError) or _is_folder(path):
-        return AudioNotFound(f"{path} is a folder: give the audio files in it")
-    if isinstance(error, PermissionError):
-        return AudioDenied(f"{path} may not be read: check its permissions")
-    if isinstance(error, FileNotFoundError | NotADirectoryError | ValueError):
-        return AudioNotFound(f"{path!r} does not exist: check the path")
-    return AudioError(f"{path} could not be opened: {error.strerror or error}")
+def url_scheme(audio: object) -> str | None:
+    """The scheme of a URL, in lower case; None for anything else."""
+    match = _SCHEME.match(audio) if isinstance(audio, str) else None
+    return match.group(1).lower() if match else None
 
 
-def _is_folder(path: str) -> bool:
+def url_suffix(url: str) -> str:
+    return PurePosixPath(urlsplit(url).path).suffix
+
+
+def require_http(url: str, scheme: str) -> None:
+    if scheme not in ("http", "https"):
+        raise UsageError(f"{url}: {scheme} addresses are not supported; give a path or an http or https address")
+
+
+def fetch(
+    url: str,
+    *,
+    max_bytes: int = MAX_FETCH_BYTES,
+    stall_timeout_s: float = STALL_TIMEOUT_S,
+    total_timeout_s: float = TOTAL_TIMEOUT_S,
+    guard: Guard | None = None,
+    lifeline: Lifeline | None = None,
+    memory_bytes: int = SPOOL_MEMORY_BYTES,
+) -> IO[bytes]:
+    """The body of `url`, spooled. With a guard it connects only where that permits; a cut lifeline ends it at once."""
+    name = shown(url)
+    if guard is not None and lifeline is None:
+        lifeline = Lifeline()
+    deadline_s = time.monotonic() + total_timeout_s
+
+    def is_over() -> bool:
+        return time.monotonic() > deadline_s or (lifeline is not None and lifeline.is_cut)
+
     try:
-        return stat.S_ISDIR(os.stat(path).st_mode)
-    except (OSError, ValueError):
-        return False
+        with (
+            lifeline.lasting(total_timeout_s) if lifeline is not None else contextlib.nullcontext(),
+            open_url(url, headers={}, timeout_s=stall_timeout_s, guard=guard, lifeline=lifeline) as response,
+        ):
+            return spool(_body(response, name, max_bytes, is_over), name, max_bytes, memory_bytes)
+    except ForbiddenError as error:
+        raise AudioRefused(f"{name} is not fetched: {error}") from error
+    except RefusedError as error:
+        raise _fetch_error(error, name) from error
+    except (UnreachableError, TimeoutError) as error:
+        if is_over():
+            raise FetchFailed(f"fetching {name} took over {total_timeout_s:g} s; download it first") from error
+        raise FetchFailed(f"could not fetch {name}: {error}; check the address and try again") from error
+
+
+def _body(response: HTTPResponse, name: str, max_bytes: int, is_over: Callable[[], bool]) -> Iterator[bytes]:
+    expected_bytes = length_of(response)
+    require_size(name, expected_bytes or 0, max_bytes)
+    received_bytes = 0
+    while chunk := read(response):  # returns what has arrived, so that a trickling server meets the deadline too
+        received_bytes += len(chunk)
+        yield chunk
+        if is_over():
+            break
+    if is_over():  # a connection that was cut looks like one that ended
+        raise TimeoutError
+    require_whole(received_bytes, expected_bytes)
+
+
+def _fetch_error(error: RefusedError, name: str) -> AudioError:
+    if error.status in (404, 410):
+        return AudioNotFound(f"{name} does not exist (the server answers {error.status}); check the address")
+    if error.status in (401, 403):
+        text = f"{name} may not be read (the server answers {error.status}); use an address that needs no login"
+        return AudioDenied(text)
+    text = f"could not fetch {name}: {error}; check the address"
+    return FetchFailed(text, is_final=error.status is not None)

@@ -1,7 +1,7 @@
-"""Where there is speech: Silero's voice detector over a recording, and spans of speech from its probabilities.
+"""Voice activity detection: Silero's model over a recording, and speech spans from its probabilities.
 
-The detector hears frames of 512 samples (32 ms), each with the 64 samples before it, and remembers what it heard:
-the recording is streamed through it, so its length does not matter. One CPU thread.
+The model is recurrent and takes frames of 512 samples (32 ms) with the 64 samples before them. Recordings are streamed
+through it on one CPU thread, so their length does not matter.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ CONTEXT_SAMPLES = 64
 PIECE_FRAMES = 2_048  # 65 s at a time
 STATE_SHAPE = (1, 1, 128)
 
-HYSTERESIS = 0.15  # speech goes on until the probability is this far below the threshold
-LOWEST_END_THRESHOLD = 0.01
+HYSTERESIS = 0.15  # speech ends where the probability falls this far below the threshold
+MIN_END_THRESHOLD = 0.01
 MIN_SPEECH_S = 0.1
 
 Float32 = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Span:
-    """Speech from sample `start` up to, not including, sample `stop`."""
+class SpeechSpan:
+    """Samples `start` up to, not including, `stop`."""
 
     start: int
     stop: int
@@ -44,7 +44,7 @@ class Span:
 
 @dataclass(frozen=True, eq=False)
 class Speech:
-    spans: tuple[Span, ...]
+    spans: tuple[SpeechSpan, ...]
     probabilities: Float32  # one for each 512 samples
 
 
@@ -57,25 +57,25 @@ def find_speech(recording: Recording, *, threshold: float, min_silence_s: float,
 
 
 def speech_probabilities(recording: Recording) -> Float32:
-    """How likely there is speech, for each 32 ms; the last frame is filled up with zeros."""
+    """The probability of speech in each 32 ms; the last frame is padded with zeros."""
     detector = VoiceDetector()
-    heard = [detector.hear(samples) for samples in recording.pieces(PIECE_FRAMES * FRAME_SAMPLES)]
-    return np.concatenate([np.zeros(0, np.float32), *heard])
+    pieces = [detector.predict(samples) for samples in recording.pieces(PIECE_FRAMES * FRAME_SAMPLES)]
+    return np.concatenate([np.zeros(0, np.float32), *pieces])
 
 
 class VoiceDetector:
-    """Hears sound piece by piece, and remembers: what it says of all pieces is what it would say of the whole."""
+    """Keeps the model's state between pieces: predictions for all pieces equal those for the whole."""
 
     def __init__(self) -> None:
         self._state = [np.zeros(STATE_SHAPE, np.float32), np.zeros(STATE_SHAPE, np.float32)]
         self._context = np.zeros(CONTEXT_SAMPLES, np.float32)
 
-    def hear(self, samples: Float32) -> Float32:
-        """How likely there is speech, for each 512 samples. Only the last piece may end within a frame."""
+    def predict(self, samples: Float32) -> Float32:
+        """The probability of speech in each 512 samples. Only the last piece may end within a frame."""
         frames = _frames(self._context, samples)
-        heard, *self._state = _session().run(None, {"input": frames, "h": self._state[0], "c": self._state[1]})
+        probabilities: Float32
+        probabilities, *self._state = _session().run(None, {"input": frames, "h": self._state[0], "c": self._state[1]})
         self._context = frames[-1, -CONTEXT_SAMPLES:]
-        probabilities: Float32 = heard
         return probabilities
 
 
@@ -87,24 +87,24 @@ def speech_spans(
     min_silence_s: float,
     pad_s: float,
     min_speech_s: float = MIN_SPEECH_S,
-) -> list[Span]:
-    """Spans that start at `threshold` and end where it stays quiet for `min_silence_s`, padded, in order."""
+) -> list[SpeechSpan]:
+    """Spans in order: each starts at `threshold`, ends where silence lasts `min_silence_s`, and is padded."""
     end_threshold = end_threshold_of(threshold)
     min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
     min_speech_samples = min_speech_s * SAMPLE_RATE
     spans = (
-        Span(first * FRAME_SAMPLES, min(stop * FRAME_SAMPLES, n_samples))
+        SpeechSpan(first * FRAME_SAMPLES, min(stop * FRAME_SAMPLES, n_samples))
         for first, stop in _runs(probabilities, threshold, end_threshold, min_silence_frames)
     )
     long_enough = [span for span in spans if span.stop - span.start >= min_speech_samples]
-    return _padded(long_enough, int(pad_s * SAMPLE_RATE), n_samples)
+    return _pad_spans(long_enough, int(pad_s * SAMPLE_RATE), n_samples)
 
 
 def _runs(
     probabilities: Float32, threshold: float, end_threshold: float, min_silence_frames: float
 ) -> Iterator[tuple[int, int]]:
-    """First frame and the frame behind the last of each stretch of speech."""
-    tracker = RunTracker(threshold, end_threshold, min_silence_frames)
+    """First frame and the frame after the last of each run of speech."""
+    tracker = SpeechTracker(threshold, end_threshold, min_silence_frames)
     for probability in probabilities.tolist():
         if (run := tracker.step(probability)) is not None:
             yield run
@@ -112,18 +112,18 @@ def _runs(
         yield tracker.first, len(probabilities)
 
 
-class RunTracker:
-    """Stretches of speech, told from one frame after another."""
+class SpeechTracker:
+    """Finds runs of speech, frame by frame."""
 
     def __init__(self, threshold: float, end_threshold: float, min_silence_frames: float) -> None:
         self._threshold, self._end_threshold = threshold, end_threshold
         self._min_silence_frames = min_silence_frames
         self.n_frames = 0
-        self.first: int | None = None  # where the speech began, while there is some
-        self.quiet_from: int | None = None  # where it may have ended
+        self.first: int | None = None  # of the current run of speech
+        self.quiet_from: int | None = None  # where the current run may have ended
 
     def step(self, probability: float) -> tuple[int, int] | None:
-        """The stretch whose end is certain with this frame: its first frame and the one behind its last."""
+        """The run that ends with this frame, if one does: its first frame and the frame after its last."""
         frame, self.n_frames = self.n_frames, self.n_frames + 1
         if probability >= self._threshold:
             self.first = frame if self.first is None else self.first
@@ -138,22 +138,22 @@ class RunTracker:
 
 
 def end_threshold_of(threshold: float) -> float:
-    return max(threshold - HYSTERESIS, LOWEST_END_THRESHOLD)
+    return max(threshold - HYSTERESIS, MIN_END_THRESHOLD)
 
 
-def _padded(spans: list[Span], pad: int, n_samples: int) -> list[Span]:
-    """Each span with up to `pad` samples on both sides; neighbours share the pause between them."""
+def _pad_spans(spans: list[SpeechSpan], pad: int, n_samples: int) -> list[SpeechSpan]:
+    """Each span with up to `pad` more samples on both sides; neighbours share the pause between them."""
     stops = [0, *(span.stop for span in spans)]
     starts = [*(span.start for span in spans), n_samples]
-    # Before the first span and behind the last there is no neighbour to share with.
+    # There is no neighbour to share with before the first span and after the last.
     pauses = [start - stop for start, stop in zip(starts, stops, strict=True)]
     shares = [min(pad, pause // 2) for pause in pauses]
     shares[0], shares[-1] = min(pad, pauses[0]), min(pad, pauses[-1])
-    return [Span(span.start - shares[i], span.stop + shares[i + 1]) for i, span in enumerate(spans)]
+    return [SpeechSpan(span.start - shares[i], span.stop + shares[i + 1]) for i, span in enumerate(spans)]
 
 
 def _frames(context: Float32, samples: Float32) -> Float32:
-    """[n, 576]: frames with their context; the last is filled up with zeros."""
+    """[n, 576]: frames with their context; the last is padded with zeros."""
     n_frames = -(-samples.size // FRAME_SAMPLES)
     padded = np.zeros(CONTEXT_SAMPLES + n_frames * FRAME_SAMPLES, np.float32)
     padded[:CONTEXT_SAMPLES] = context
@@ -164,13 +164,13 @@ def _frames(context: Float32, samples: Float32) -> Float32:
 
 @cache
 def _session() -> InferenceSession:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # it would leave a file behind and call home
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # telemetry writes a file and sends data
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # it would keep the memory of the longest piece
+    options.enable_cpu_mem_arena = False  # the arena would keep the memory of the longest piece
     options.log_severity_level = 3
     model = resources.files("choral").joinpath("assets", "silero_vad_v6.onnx").read_bytes()
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -107,10 +107,11 @@ class Crew:
             self._reports.put(Failed(item, error))
 
     def _transcribe(self, item: Input) -> Transcript:
-        from choral.audio.recording import MAX_MEMORY_S
-        from choral.audio.stoppable import open_until
+        from choral.audio.recording import MAX_MEMORY_S, Recording
 
-        with open_until(self._wanted_no_more, item.audio, max_memory_s=MAX_MEMORY_S / self.size) as recording:
+        with Recording.open(
+            item.audio, max_memory_s=MAX_MEMORY_S / self.size, cancel_event=self._wanted_no_more
+        ) as recording:
             return self._model.transcribe(
                 recording,
                 self._options,

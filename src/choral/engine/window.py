@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
-from choral.audio.mel import log_mel, n_frames_heard
+from choral.audio.mel import log_mel, n_frames_covering
 from choral.types import Priority, Task
 
 Result = TypeVar("Result")
@@ -37,7 +37,7 @@ class WindowAudio:
 
     def log_mel(self, n_mels: int) -> npt.NDArray[np.float32]:  # [n_mels, 3000]
         mel = np.zeros((n_mels, WINDOW_MEL_FRAMES), dtype=np.float32)
-        n_heard = min(n_frames_heard(self.samples.size - self.lead), WINDOW_MEL_FRAMES)
+        n_heard = min(n_frames_covering(self.samples.size - self.lead), WINDOW_MEL_FRAMES)
         n_frames = self.n_mel_frames if self.mel_peak is not None else max(self.n_mel_frames, n_heard)
         heard = log_mel(self.samples, n_mels, lead=self.lead, n_frames=n_frames, peak=self.mel_peak)
         mel[:, : self.n_mel_frames] = heard[:, : self.n_mel_frames]

@@ -13,7 +13,7 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
-from choral.audio.stoppable import Stopped, stop_with
+from choral.audio.recording import Cancelled
 from choral.common.aio import run_in_thread
 from choral.errors import AudioNotFound, ChoralError, EngineClosed, EngineError
 from choral.jobs.active_job import ActiveJob, JobAborted
@@ -61,7 +61,7 @@ class JobRunner:
     async def run(self, job: ActiveJob) -> Outcome:
         try:
             return Succeeded(await self._transcript(job))
-        except (JobAborted, Stopped):
+        except (JobAborted, Cancelled):
             return GivenUp()
         except EngineClosed:
             raise  # the whole worker is of no more use
@@ -116,7 +116,7 @@ class JobRunner:
             job.phase = "engine"
             batch.enter_engine()
             started_s = time.monotonic()
-            stop_with(job.stop_reading, prepared.recording)
+            prepared.recording.cancel_event = job.stop_reading
             return await or_abort(job, run_in_thread(lambda: self._transcribe(job, prepared), f"job-{job.id}"))
         finally:
             job.engine_s = time.monotonic() - started_s

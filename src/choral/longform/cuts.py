@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from choral.audio.constants import HOP_LENGTH, N_FFT, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
-from choral.audio.mel import mel_peak, n_frames_heard
+from choral.audio.mel import mel_peak, n_frames_covering
 from choral.audio.recording import Recording
 from choral.engine.window import WindowAudio
 
@@ -34,7 +34,7 @@ class Cutter:
 
     def __init__(self, recording: Recording, n_mels: int) -> None:
         self._recording, self._n_mels = recording, n_mels
-        self._fits_window = n_frames_heard(recording.n_samples) <= WINDOW_MEL_FRAMES
+        self._fits_window = n_frames_covering(recording.n_samples) <= WINDOW_MEL_FRAMES
 
     def cut(self, start: int, n_frames: int) -> WindowAudio:
         """The window at mel frame `start`."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
-from choral.audio.loudness import at_loudness
+from choral.audio.loudness import normalize_loudness
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
 from choral.engine.window import Caller
@@ -48,7 +48,7 @@ class Transcriber:
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
         if options.loudness != "off":
-            recording = at_loudness(recording, options.loudness, options.loudness_target)
+            recording = normalize_loudness(recording, options.loudness, options.loudness_target)
         return Transcription(self, recording, options, on_progress, Caller(priority))
 
 

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor
 
 from choral.audio.constants import HOP_LENGTH, N_FFT, WINDOW_MEL_FRAMES
-from choral.audio.mel import POWER_FLOOR, RANGE_LOG10, hann, mel_filters
+from choral.audio.mel import POWER_FLOOR, RANGE_LOG10, hann_window, mel_filters
 
 N_PADDED = (WINDOW_MEL_FRAMES - 1) * HOP_LENGTH + N_FFT  # samples that the frames of a window hear
 
 
 class GpuMel:
     def __init__(self, n_mels: int, device: torch.device) -> None:
-        self._window = torch.from_numpy(np.array(hann())).to(device)
+        self._window = torch.from_numpy(np.array(hann_window())).to(device)
         self._filters = torch.from_numpy(np.array(mel_filters(n_mels))).t().contiguous().to(device)
         self._numbers = torch.arange(WINDOW_MEL_FRAMES, device=device)
 

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choral.audio.stoppable import stop_with
 from choral.common.aio import run_in_thread
 from choral.server.admission import AdmissionControl
 from choral.server.metrics import ServerMetrics
@@ -28,7 +27,8 @@ from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.pool import AudioPlace, PrepPool
+    from choral.audio.prep.inputs import PrepInput
+    from choral.audio.prep.pool import PrepPool
     from choral.audio.recording import Recording
     from choral.longform.transcriber import Transcription
 
@@ -64,7 +64,7 @@ class Service:
 
     async def transcribe(
         self,
-        audio: AudioPlace,
+        audio: PrepInput,
         options: TranscribeOptions,
         *,
         priority: Priority = "interactive",
@@ -116,7 +116,7 @@ class TranscriptionRun:
     async def run(
         self, model: Model, recording: Recording, options: TranscribeOptions, priority: Priority
     ) -> Transcript:
-        stop_with(self._wanted_no_more, recording)
+        recording.cancel_event = self._wanted_no_more
         transcription = model.begin(recording, options, on_progress=self._tell_progress, priority=priority)
         started_s = time.monotonic()
         try:

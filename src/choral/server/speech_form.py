@@ -11,8 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from choral.audio.prep.pool import AudioPlace
-from choral.audio.source import require_http, scheme_of
+from choral.audio.prep.inputs import PrepInput
+from choral.audio.source import require_http, url_scheme
 from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.server.api_errors import ApiError
@@ -34,7 +34,7 @@ FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
 @dataclass(frozen=True)
 class SpeechRequest:
-    audio: AudioPlace
+    audio: PrepInput
     audio_param: Literal["file", "url"]
     model: str
     options: TranscribeOptions
@@ -208,12 +208,12 @@ def _wants_logprobs(fields: Fields, response_format: ResponseFormat) -> bool:
     return bool(fields.all("include"))
 
 
-def _audio(fields: Fields, form: Form) -> tuple[AudioPlace, Literal["file", "url"]]:
+def _audio(fields: Fields, form: Form) -> tuple[PrepInput, Literal["file", "url"]]:
     url = fields.text("url")
     if len(form.files) + (url is not None) > 1:
         raise ApiError("more than one audio was given: send one `file`, or one `url`", param="file", code="too_many")
     if url is not None:
-        scheme = scheme_of(url)
+        scheme = url_scheme(url)
         if scheme is None:
             raise invalid("url", url, "an http or https address")
         with about("url"):

@@ -1,99 +1,164 @@
-"""The prep pool: audio in, recordings out, everything on CPU cores that is not the engine's.
+"""The prep pool: audio in, recordings out, on CPU cores beside the engine.
 
-Downloads wait in threads, decoding works in processes of its own: a file that crashes the decoder, hangs it or eats
-memory fails by itself and nothing else does. The futures can be cancelled at any time until they are done, also while
-the work is under way. Errors are those of `Recording.open`, with the same texts.
+Downloads wait in threads; decoding runs in separate processes, so that a file that crashes, hangs or exhausts the
+decoder fails alone. A future can be cancelled until it is done, also while its work is running. Errors are those of
+`Recording.open`, with the same texts.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
+import weakref
 from collections import Counter
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
+from typing import Literal
 
-from choral.audio.fetch import fetch
-from choral.audio.prep.child import Decode, decode_plainly, name_of
-from choral.audio.prep.crew import Crew
-from choral.audio.prep.job import AudioPlace, Job, OpenFile, Prepared
-from choral.audio.prep.messages import Answer, Order
-from choral.audio.prep.places import keep_bytes, open_path, share_file
-from choral.audio.prep.process import ProcessDied
-from choral.audio.prep.room import Room
+from choral.audio.prep.decode_main import DecodeFunction, default_decode, name_of
+from choral.audio.prep.decode_protocol import DecodeReply, DecodeRequest
+from choral.audio.prep.inputs import OpenFile, PrepInput, open_path, share_file, store_bytes
+from choral.audio.prep.memory_budget import MemoryBudget
+from choral.audio.prep.process_pool import DecodeProcess, ProcessDied, ProcessPool
 from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording
-from choral.audio.samples import temporary_file
-from choral.audio.source import Source, require_http, scheme_of, suffix_of_url
+from choral.audio.source import AudioSource, fetch, require_http, url_scheme, url_suffix
+from choral.audio.spool import temporary_file
 from choral.errors import NotAudio
 from choral.remote.guard import Guard
+from choral.remote.lifeline import Lifeline
 from choral.remote.transport import shown
-from choral.types import Loudness
-
-__all__ = ["AudioPlace", "Backlog", "OpenFile", "PrepPool", "Prepared"]
+from choral.types import Loudness, LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
-MAX_KILLS = 2  # a process that someone kills is replaced once; a file that gets two killed is the reason
+MAX_KILLS = 2  # a killed process is replaced once; a file that gets two processes killed is taken for the cause
+
+Phase = Literal["waiting", "fetching", "fetched", "decoding"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The caller closes the recording, which returns its memory to the pool."""
+
+    recording: Recording
+    fetch_s: float
+    decode_s: float
 
 
 @dataclass(frozen=True)
 class Backlog:
-    """How many jobs are in each phase, and the memory of recordings that are not closed yet."""
+    """How many tasks are in each phase, and the memory of recordings that are not closed yet."""
 
     waiting: int
     fetching: int
-    fetched: int  # and waiting for a process
+    fetched: int  # waiting for a decode process
     decoding: int
     memory_bytes: int
 
 
+class PrepTask:
+    """One input on its way through the pool; cancelling its future stops the work in any phase."""
+
+    def __init__(self, audio: PrepInput, loudness: LoudnessKind | None) -> None:
+        self.audio, self.loudness = audio, loudness
+        # Set running only when it is done, because a running future cannot be cancelled.
+        self.future: Future[Prepared] = Future()
+        self.phase: Phase = "waiting"
+        self.lifeline = Lifeline()
+        self._lock = threading.Lock()
+        self._process: DecodeProcess | None = None
+        # Weak: a reference cycle of future and task would delay freeing the recording.
+        stop = weakref.WeakMethod(self._stop)
+        self.future.add_done_callback(lambda future: _call(stop()) if future.cancelled() else None)
+
+    @contextlib.contextmanager
+    def decoding_in(self, process: DecodeProcess) -> Iterator[None]:
+        """While the process decodes this task's file, cancelling the task kills it."""
+        with self._lock:
+            self._process = process
+            self.phase = "decoding"
+        try:
+            self.raise_if_cancelled()
+            yield
+        finally:
+            with self._lock:
+                self._process = None
+
+    def raise_if_cancelled(self) -> None:
+        if self.future.cancelled():
+            raise CancelledError
+
+    def finish(self, prepared: Prepared) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_result(prepared)
+        else:
+            prepared.recording.close()
+
+    def fail(self, error: BaseException) -> None:
+        if self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+    def _stop(self) -> None:
+        self.lifeline.cut()
+        with self._lock:
+            if self._process is not None:
+                self._process.kill()
+
+
+def _call(method: Callable[[], None] | None) -> None:
+    if method is not None:
+        method()
+
+
 class PrepPool:
-    def __init__(self, settings: PrepSettings | None = None, *, decode: Decode = decode_plainly) -> None:
-        """`decode` is what the processes do with a file: a function at the top of a module."""
+    def __init__(self, settings: PrepSettings | None = None, *, decode: DecodeFunction = default_decode) -> None:
+        """`decode` is what the processes run on each file: a module-level function."""
         self.settings = settings or PrepSettings()
         self._guard = Guard(self.settings.allowed_hosts)
-        self._room = Room(self.settings.memory_bytes)
-        self._crew = Crew(self.settings.n_processes, name_of(decode))
-        self._fetchers = ThreadPoolExecutor(self.settings.fetches, "choral-fetch")
-        self._openers = ThreadPoolExecutor(self.settings.n_processes, "choral-prep")
+        self._budget = MemoryBudget(self.settings.memory_bytes)
+        self._processes = ProcessPool(self.settings.n_processes, name_of(decode))
+        self._fetch_threads = ThreadPoolExecutor(self.settings.fetches, "choral-fetch")
+        self._local_threads = ThreadPoolExecutor(self.settings.n_processes, "choral-prep")
         self._lock = threading.Lock()
-        self._jobs: set[Job] = set()
+        self._tasks: set[PrepTask] = set()
         self._is_closed = False
 
-    def submit(self, audio: AudioPlace, *, loudness: Loudness = "off") -> Future[Prepared]:
-        """With `loudness` it is measured too, so that transcribing with that option finds it done."""
-        scheme = scheme_of(audio)
+    def submit(self, audio: PrepInput, *, loudness: Loudness = "off") -> Future[Prepared]:
+        """With `loudness` the level is measured too, so that transcribing with that option need not measure it."""
+        scheme = url_scheme(audio)
         if scheme is not None:
             require_http(str(audio), scheme)
-        job = Job(audio, None if loudness == "off" else loudness)
+        task = PrepTask(audio, None if loudness == "off" else loudness)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the prep pool is closed")
-            self._jobs.add(job)
-        (self._fetchers if scheme else self._openers).submit(self._prepare, job)
-        return job.future
+            self._tasks.add(task)
+        (self._fetch_threads if scheme else self._local_threads).submit(self._prepare, task)
+        return task.future
 
     @property
     def backlog(self) -> Backlog:
         with self._lock:
-            phases = Counter(job.phase for job in self._jobs if not job.future.done())
+            phases = Counter(task.phase for task in self._tasks if not task.future.done())
         return Backlog(
             **{phase: phases[phase] for phase in ("waiting", "fetching", "fetched", "decoding")},
-            memory_bytes=self._room.used_bytes,
+            memory_bytes=self._budget.used_bytes,
         )
 
     def close(self) -> None:
-        """Cancels what is not done; recordings that were given out stay as they are."""
+        """Cancels all tasks that are not done; recordings that were handed out stay valid."""
         with self._lock:
             self._is_closed = True
-            jobs = list(self._jobs)
-        for job in jobs:
-            job.future.cancel()
-        self._fetchers.shutdown()
-        self._openers.shutdown()
-        self._crew.close()
+            tasks = list(self._tasks)
+        for task in tasks:
+            task.future.cancel()
+        self._fetch_threads.shutdown()
+        self._local_threads.shutdown()
+        self._processes.close()
 
     def __enter__(self) -> PrepPool:
         return self
@@ -103,81 +168,79 @@ class PrepPool:
     ) -> None:
         self.close()
 
-    def _prepare(self, job: Job) -> None:
+    def _prepare(self, task: PrepTask) -> None:
         try:
-            job.require_wanted()
+            task.raise_if_cancelled()
             start_s = time.perf_counter()
-            with self._opened(job) as source:
+            with self._open(task) as source:
                 fetch_s = time.perf_counter() - start_s
-                job.finish(self._decoded(job, source, fetch_s))
-        except BaseException as error:  # whatever it is, who waits for the future must hear of it
-            job.fail(error)
+                task.finish(self._decode(task, source, fetch_s))
+        except BaseException as error:  # any error must reach the future, or its caller waits for ever
+            task.fail(error)
         finally:
             with self._lock:
-                self._jobs.discard(job)
+                self._tasks.discard(task)
 
-    def _opened(self, job: Job) -> Source:
+    def _open(self, task: PrepTask) -> AudioSource:
         settings = self.settings
-        if isinstance(job.audio, bytes):
-            return keep_bytes(job.audio, settings.max_bytes)
-        if isinstance(job.audio, OpenFile):
-            return share_file(job.audio.name, job.audio.file, settings.max_bytes)
-        if scheme_of(job.audio) is None:
-            return open_path(os.fspath(job.audio), settings.roots, settings.max_bytes)
-        url = str(job.audio)
-        job.phase = "fetching"
+        if isinstance(task.audio, bytes):
+            return store_bytes(task.audio, settings.max_bytes)
+        if isinstance(task.audio, OpenFile):
+            return share_file(task.audio.name, task.audio.file, settings.max_bytes)
+        if url_scheme(task.audio) is None:
+            return open_path(os.fspath(task.audio), settings.roots, settings.max_bytes)
+        url = str(task.audio)
+        task.phase = "fetching"
         file = fetch(
             url,
-            limit_bytes=settings.max_bytes,
+            max_bytes=settings.max_bytes,
             stall_timeout_s=settings.stall_timeout_s,
             total_timeout_s=settings.fetch_timeout_s,
             guard=self._guard,
-            lifeline=job.lifeline,
+            lifeline=task.lifeline,
             memory_bytes=FETCH_MEMORY_BYTES,
         )
-        return Source(shown(url), suffix_of_url(url), file, is_ours=True)
+        return AudioSource(shown(url), url_suffix(url), file, owns_file=True)
 
-    def _decoded(self, job: Job, source: Source, fetch_s: float) -> Prepared:
+    def _decode(self, task: PrepTask, source: AudioSource, fetch_s: float) -> Prepared:
         output = temporary_file()
         try:
-            answer = self._answer(job, source, output.fileno())
-            answer.raise_error()
+            reply = self._run_process(task, source, output.fileno())
+            reply.raise_error()
             recording = Recording(
-                self._room.settle(output, answer.n_samples),
-                n_samples=answer.n_samples,
-                peak=answer.peak,
+                self._budget.load(output, reply.n_samples),
+                n_samples=reply.n_samples,
+                peak=reply.peak,
                 name=source.name,
-                warnings=answer.warnings,
+                warnings=reply.warnings,
             )
         except BaseException:
             output.close()
             raise
-        if job.loudness is not None:
-            recording.levels_db[job.loudness] = answer.level_db
-        return Prepared(recording, fetch_s, answer.decode_s)
+        if task.loudness is not None:
+            recording.levels_db[task.loudness] = reply.level_db
+        return Prepared(recording, fetch_s, reply.decode_s)
 
-    def _answer(self, job: Job, source: Source, output: int) -> Answer:
-        order = Order(source.name, source.suffix, self.settings.max_audio_s, job.loudness)
-        limit_s = self.settings.decode_timeout_s
+    def _run_process(self, task: PrepTask, source: AudioSource, output_fd: int) -> DecodeReply:
+        request = DecodeRequest(source.name, source.suffix, self.settings.max_audio_s, task.loudness)
+        timeout_s = self.settings.decode_timeout_s
         n_kills = 0
         while True:
-            job.phase = "fetched"
+            task.phase = "fetched"
             try:
-                with self._crew.one() as process, job.working(process):
-                    return process.run(order, source.file.fileno(), output, limit_s)
+                with self._processes.lease() as process, task.decoding_in(process):
+                    return process.run(request, source.file.fileno(), output_fd, timeout_s)
             except TimeoutError as error:
                 raise NotAudio(
-                    f"{source.name} could not be decoded in {limit_s:g} s: "
+                    f"{source.name} could not be decoded in {timeout_s:g} s: "
                     "convert it to wav or flac, or cut it into parts"
                 ) from error
             except ProcessDied as death:
-                job.require_wanted()
+                task.raise_if_cancelled()
                 n_kills += death.was_killed
                 if not death.was_killed or n_kills == MAX_KILLS:
-                    raise _crashed(source.name, death) from death
-                os.ftruncate(output, 0)
-                os.lseek(output, 0, os.SEEK_SET)
-
-
-def _crashed(name: str, death: ProcessDied) -> NotAudio:
-    return NotAudio(f"{name} ended the decoder ({death.reason}), it is damaged: convert it to wav or flac")
+                    raise NotAudio(
+                        f"{source.name} ended the decoder ({death.reason}), it is damaged: convert it to wav or flac"
+                    ) from death
+                os.ftruncate(output_fd, 0)
+                os.lseek(output_fd, 0, os.SEEK_SET)

@@ -16,8 +16,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from starlette.requests import Request
 
-from choral.audio.prep.pool import OpenFile
-from choral.audio.source import require_http, scheme_of
+from choral.audio.prep.inputs import OpenFile
+from choral.audio.source import require_http, url_scheme
 from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.remote.transport import shown
@@ -153,7 +153,7 @@ def _callback(given: Any) -> str | None:
 
 
 def _address(name: str, given: Any) -> str:
-    scheme = scheme_of(given) if isinstance(given, str) else None
+    scheme = url_scheme(given) if isinstance(given, str) else None
     if scheme is None:
         raise invalid(name, str(given), "an http or https address")
     with about(name):

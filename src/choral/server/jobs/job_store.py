@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from choral.audio.prep.pool import OpenFile
+from choral.audio.prep.inputs import OpenFile
 from choral.jobs.record import JobRecord
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 

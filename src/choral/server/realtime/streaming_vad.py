@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.samples import as_float
-from choral.audio.vad import FRAME_SAMPLES, MIN_SPEECH_S, RunTracker, VoiceDetector, end_threshold_of
+from choral.audio.vad import FRAME_SAMPLES, MIN_SPEECH_S, SpeechTracker, VoiceDetector, end_threshold_of
 
 Int16 = npt.NDArray[np.int16]
 
@@ -35,7 +35,7 @@ Change = SpeechStart | SpeechEnd | None
 class StreamingVad:
     def __init__(self, *, threshold: float, min_silence_s: float) -> None:
         min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
-        self._tracker = RunTracker(threshold, end_threshold_of(threshold), min_silence_frames)
+        self._tracker = SpeechTracker(threshold, end_threshold_of(threshold), min_silence_frames)
         self._detector = VoiceDetector()
         self.rest = np.zeros(0, np.int16)  # less than a frame, not heard yet
         self._is_speech = False
@@ -47,7 +47,7 @@ class StreamingVad:
         self.rest = joined[n_whole:]
         if not n_whole:
             return
-        probabilities = self._detector.hear(as_float(joined[:n_whole])).tolist()
+        probabilities = self._detector.predict(as_float(joined[:n_whole])).tolist()
         for frame, probability in zip(joined[:n_whole].reshape(-1, FRAME_SAMPLES), probabilities, strict=True):
             yield frame, self._step(probability)
 
