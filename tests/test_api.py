@@ -15,11 +15,13 @@ import numpy as np
 import pytest
 
 import choral
+from choral import errors
 from choral.engine.window import Decode, Window
 from choral.errors import EngineClosed, ModelNotFound, UsageError
 from choral.longform.cuts import Cutter, n_mel_frames
 from choral.types import Loudness, Mode
 
+ROOT = Path(__file__).parent.parent
 SENTENCE = " And so my fellow Americans ask not what your country can do for you ask what you can do for your country"
 
 
@@ -33,6 +35,39 @@ def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
 def multilingual(tiny_ggml: Path) -> Iterator[choral.Model]:
     with choral.load(tiny_ggml, device="cpu") as loaded:
         yield loaded
+
+
+def test_the_public_names_are_complete_and_documented() -> None:
+    """What `import choral` offers is `__all__`, each name resolves, and docs/python.md mentions it."""
+    pages = "".join((ROOT / "docs" / name).read_text() for name in ("python.md", "jobs.md"))
+    undocumented = [name for name in choral.__all__ if f"choral.{name}" not in pages]
+    assert undocumented == []
+    lazy = {*choral._LAZY_MODULES, *choral._LAZY_NAMES} - {"load_with"}
+    eager = {name for name, value in vars(choral).items() if getattr(value, "__module__", "") == "choral.types"}
+    assert {*lazy, *eager} == set(choral.__all__)
+    for name in choral.__all__:
+        assert getattr(choral, name).__doc__, f"choral.{name} has no docstring"
+
+
+def test_every_error_is_documented() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    classes = [kind.__name__ for kind in vars(errors).values() if isinstance(kind, type)]
+    assert len(classes) > 20
+    assert [name for name in classes if f"`{name}`" not in page and f"choral.errors.{name}`" not in page] == []
+
+
+def test_load_takes_settings(tiny_en_pt: Path) -> None:
+    with choral.load(tiny_en_pt, settings=choral.EngineSettings(device="cpu", slots=3)) as model:
+        assert model.n_slots == 3
+    with pytest.raises(UsageError, match="not both"):
+        choral.load(tiny_en_pt, device="cpu", settings=choral.EngineSettings())
+
+
+def test_load_with_is_deprecated_and_works(tiny_en_pt: Path) -> None:
+    with pytest.warns(DeprecationWarning, match="settings="):
+        model = choral.load_with(choral.EngineSettings(device="cpu", slots=3), tiny_en_pt)
+    with model:
+        assert model.n_slots == 3
 
 
 def test_the_famous_sentence(model: choral.Model, jfk: Path) -> None:

@@ -1,4 +1,4 @@
-"""Choral turns speech into text with Whisper models: many voices, one pass.
+"""Choral: speech to text with Whisper models, for many callers at once.
 
     import choral
 
@@ -7,17 +7,17 @@
     print(transcript.text)
     print(choral.formats.srt(transcript))
 
-Importing this is light: numpy, torch and the rest are loaded by the first call that needs them.
+Importing the package is cheap: numpy, torch and the rest load with the first call that needs them.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript, Word
+from choral.types import Segment, SubtitleOptions, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
     from choral import errors, formats, jobs
-    from choral.api import Model, load, load_with
+    from choral.api import Model, load
     from choral.audio.recording import Recording
     from choral.config import EngineSettings
     from choral.model.store import Store
@@ -31,6 +31,7 @@ __all__ = [
     "Segment",
     "Store",
     "SubtitleOptions",
+    "Token",
     "TranscribeOptions",
     "Transcript",
     "Word",
@@ -38,22 +39,22 @@ __all__ = [
     "formats",
     "jobs",
     "load",
-    "load_with",
 ]
 
-_HOMES = {
+_LAZY_MODULES = ("errors", "formats", "jobs")
+_LAZY_NAMES = {
     "EngineSettings": "choral.config",
     "Model": "choral.api",
-    "load": "choral.api",
-    "load_with": "choral.api",
     "Recording": "choral.audio.recording",
     "Store": "choral.model.store",
+    "load": "choral.api",
+    "load_with": "choral.api",  # deprecated
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("errors", "formats", "jobs"):
+    if name in _LAZY_MODULES:
         return import_module(f"choral.{name}")
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _LAZY_NAMES:
+        return getattr(import_module(_LAZY_NAMES[name]), name)
     raise AttributeError(f"module 'choral' has no attribute {name!r}")

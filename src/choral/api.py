@@ -1,8 +1,9 @@
-"""The Python front door: `choral.load(...)` gives a `Model`, which transcribes."""
+"""The Python API: `choral.load(...)` returns a `Model`, whose `transcribe` returns a `Transcript`."""
 
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -26,9 +27,11 @@ if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
 
 
-# Requests at once, of each device: long files are one window after another, so there are as many as it has slots; and a
-# few more, since some are always between two windows.
-SPARE_REQUESTS, MOST_REQUESTS = 8, 64
+# Concurrent requests per device: a long file has one window in the engine at a time, so the number of slots sets it,
+# plus a few because some requests are always between two windows.
+EXTRA_REQUESTS, MAX_REQUESTS = 8, 64
+
+OnDownload = Callable[[int, int | None], None]
 
 
 def load(
@@ -38,34 +41,38 @@ def load(
     device: str = "auto",
     compute_type: ComputeType = "auto",
     threads: int = 0,
-    on_download: Callable[[int, int | None], None] | None = None,
+    settings: EngineSettings | None = None,
+    on_download: OnDownload | None = None,
 ) -> Model:
-    """Loads a model by name, Hugging Face id, or path, and fetches it first if need be.
+    """Load a model by name, Hugging Face id or path; download it first if necessary.
 
-    Without a name it is `large-v3-turbo` with CUDA and `base` on a CPU. `on_download` is told the bytes done and
-    in all.
+    The default model is `large-v3-turbo` with CUDA and `base` on a CPU. `settings` holds every engine setting (slots,
+    encoder budget, queue limit, …) and takes the place of the four named ones. `on_download` receives the bytes
+    downloaded so far and in total.
     """
-    settings = EngineSettings(engine=engine, device=device, compute_type=compute_type, threads=threads)
-    return load_with(settings, model, on_download=on_download)
+    named = EngineSettings(engine=engine, device=device, compute_type=compute_type, threads=threads)
+    if settings is None:
+        settings = named
+    elif named != EngineSettings():
+        raise UsageError("pass either settings=, or engine=, device=, compute_type= and threads=, not both")
+    runner = pick_engine(settings)
+    name = str(model) if model is not None else default_model(cuda=runner == "torch" and uses_cuda(settings))
+    checkpoint = open_checkpoint(Store().resolve(name, on_progress=on_download))
+    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
+    loaded = make_engine(checkpoint, tokenizer, settings)
+    return Model(name, loaded, Transcriber(loaded, tokenizer, checkpoint.dims))
 
 
 def load_with(
-    settings: EngineSettings,
-    model: str | Path | None = None,
-    *,
-    on_download: Callable[[int, int | None], None] | None = None,
+    settings: EngineSettings, model: str | Path | None = None, *, on_download: OnDownload | None = None
 ) -> Model:
-    """The same with every setting of the engine: its slots, encoder budget, queue limit, and so on."""
-    kind = pick_engine(settings)
-    name = str(model) if model is not None else default_model(cuda=kind == "torch" and uses_cuda(settings))
-    checkpoint = open_checkpoint(Store().resolve(name, on_progress=on_download))
-    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
-    engine = make_engine(checkpoint, tokenizer, settings)
-    return Model(name, engine, Transcriber(engine, tokenizer, checkpoint.dims))
+    """Deprecated: use `load(model, settings=settings)`."""
+    warnings.warn("load_with is deprecated: use load(model, settings=settings)", DeprecationWarning, stacklevel=2)
+    return load(model, settings=settings, on_download=on_download)
 
 
 class Model:
-    """A loaded model. Use it from any number of threads; close it, or use it in a `with`, to free its memory."""
+    """A loaded model, safe to use from any number of threads. Close it, or use it in a `with`, to free its memory."""
 
     def __init__(self, name: str, engine: AnyEngine, transcriber: Transcriber) -> None:
         self.name = name
@@ -85,12 +92,12 @@ class Model:
 
     @property
     def is_multilingual(self) -> bool:
-        """Whether it knows other languages than English, and can translate."""
+        """Whether the model knows languages other than English and can translate."""
         return self._transcriber.tokenizer.is_multilingual
 
     @property
     def transcriber(self) -> Transcriber:
-        """For servers that lay out windows themselves, of sound that is just being spoken."""
+        """The long-form transcriber, for callers that submit windows themselves, such as live sessions."""
         return self._transcriber
 
     @property
@@ -99,18 +106,18 @@ class Model:
 
     @property
     def encoder_budget(self) -> int:
-        """Frames that one encoder step may take; a window has 1,500."""
+        """The most frames per encoder step; a window has 1,500."""
         return self._engine.settings.encoder_budget
 
     @property
     def is_working(self) -> bool:
-        """False when it was closed, or its engine has failed: nothing can be transcribed then."""
+        """False once the model is closed or its engine has failed."""
         return self._engine.is_working
 
     @property
     def requests_at_once(self) -> int:
-        """How many requests keep all devices busy; more would only wait."""
-        return len(self.device.split(", ")) * min(self.n_slots + SPARE_REQUESTS, MOST_REQUESTS)
+        """How many concurrent requests keep all devices busy; more would only wait."""
+        return len(self.device.split(", ")) * min(self.n_slots + EXTRA_REQUESTS, MAX_REQUESTS)
 
     @property
     def stats(self) -> EngineStats:
@@ -124,14 +131,14 @@ class Model:
         on_segment: Callable[[Segment], None] | None = None,
         on_progress: OnProgress | None = None,
         priority: Priority = "interactive",
-        **given: Any,
+        **named_options: Any,
     ) -> Transcript:
-        """The whole transcript. Options come as `TranscribeOptions` or by name: `language="en"`.
+        """Transcribe the whole audio. Pass `TranscribeOptions`, or options by name: `language="en"`.
 
-        Requests of priority "batch" go behind "interactive" ones, but never wait for ever.
+        Requests of priority "batch" yield to "interactive" ones but are never starved.
         """
         with self._recording(audio) as recording:
-            transcription = self._start(recording, options, given, on_progress, priority)
+            transcription = self._start(recording, options, named_options, on_progress, priority)
             for segment in transcription:
                 if on_segment is not None:
                     on_segment(segment)
@@ -145,7 +152,10 @@ class Model:
         on_progress: OnProgress | None = None,
         priority: Priority = "interactive",
     ) -> Transcription:
-        """For servers: the work is done as it is iterated, and any thread may `stop()` it. The recording is yours."""
+        """Start a transcription that runs while it is iterated and that any thread may `stop()`.
+
+        The caller keeps ownership of the recording and closes it.
+        """
         return self._start(recording, options, {}, on_progress, priority)
 
     def stream(
@@ -154,24 +164,24 @@ class Model:
         options: TranscribeOptions | None = None,
         *,
         priority: Priority = "interactive",
-        **given: Any,
+        **named_options: Any,
     ) -> Iterator[Segment]:
-        """Segments, as soon as each is final."""
+        """Yield each segment as soon as it is final."""
         with self._recording(audio) as recording:
-            yield from self._start(recording, options, given, None, priority)
+            yield from self._start(recording, options, named_options, None, priority)
 
     def text_tokens(self, segment: Segment) -> list[Token]:
-        """The tokens of its text, with what each was worth; of a transcript with `token_logprobs`."""
+        """The text tokens of a segment with their log-probabilities; needs `token_logprobs=True`."""
         if segment.token_logprobs is None:
-            raise UsageError("the log-probabilities of tokens were not kept: transcribe with token_logprobs=True")
+            raise UsageError("this segment has no token log-probabilities: transcribe with token_logprobs=True")
         tokenizer, pairs = self._transcriber.tokenizer, zip(segment.tokens, segment.token_logprobs, strict=True)
         return [Token(tokenizer.token_bytes(token), logprob) for token, logprob in pairs if token < tokenizer.eot]
 
     def detect_language(self, audio: AudioInput | Recording) -> dict[str, float]:
-        """The probability of each language, likeliest first, from the first 30 s."""
+        """The probability of each language in the first 30 s, most probable first."""
         with self._recording(audio) as recording:
-            found = detect_language(self._engine, recording, self._transcriber.dims.n_mels).probabilities
-        return dict(sorted(found.items(), key=lambda item: item[1], reverse=True))
+            probabilities = detect_language(self._engine, recording, self._transcriber.dims.n_mels).probabilities
+        return dict(sorted(probabilities.items(), key=lambda item: item[1], reverse=True))
 
     def align(
         self,
@@ -181,7 +191,7 @@ class Model:
         language: str | None = None,
         options: TranscribeOptions | None = None,
     ) -> tuple[Word, ...]:
-        """Where each word of a known text lies in at most 30 s of audio."""
+        """The start and end of each word of a known text, in at most 30 s of audio."""
         with self._recording(audio) as recording:
             return align(self._transcriber, recording, text, language, options or TranscribeOptions())
 
@@ -200,21 +210,21 @@ class Model:
         self,
         recording: Recording,
         options: TranscribeOptions | None,
-        given: dict[str, Any],
+        named_options: dict[str, Any],
         on_progress: OnProgress | None,
         priority: Priority,
     ) -> Transcription:
-        if options is not None and given:
-            raise UsageError("give either options or single options by name, not both")
+        if options is not None and named_options:
+            raise UsageError("pass either options=, or single options by name, not both")
         if options is not None and not isinstance(options, TranscribeOptions):
-            raise UsageError("options must be choral.TranscribeOptions(...); or give them by name: language='en'")
-        chosen = options if options is not None else TranscribeOptions.of(**given)
+            raise UsageError("options must be choral.TranscribeOptions(...); or pass options by name: language='en'")
+        chosen = options if options is not None else TranscribeOptions.of(**named_options)
         if priority not in get_args(Priority):
             raise UsageError(f"priority is {priority!r}; it must be one of {', '.join(get_args(Priority))}")
         return self._transcriber.start(recording, chosen, on_progress, priority)
 
     def _recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
-        """A recording of the caller's own stays open; one made here is closed when done."""
+        """Open the audio and close it afterwards; a `Recording` passed by the caller stays open."""
         return contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
 
 

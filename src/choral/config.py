@@ -15,6 +15,8 @@ ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
 
 @dataclass(frozen=True, kw_only=True)
 class EngineSettings:
+    """Settings of one engine; invalid values raise `UsageError` on construction."""
+
     engine: EngineName = option("auto", "auto: torch where it is installed, CTranslate2 otherwise")
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     devices: str = option("", 'several GPUs with an engine on each, for example "0,1"; overrides device')

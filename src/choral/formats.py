@@ -1,8 +1,8 @@
-"""A transcript as text: txt, json, verbose_json, srt, vtt and tsv, each a pure function that gives a whole file.
+"""Output formats: text, json, verbose_json, srt, vtt and tsv, each a pure function from a transcript to a whole file.
 
-txt, srt, vtt and tsv equal the files of openai-whisper's writers byte for byte, with the same layout of words into
-lines and subtitles. verbose_json has the fields of OpenAI's API and those of the reference's own json file.
-Non-ASCII text stays readable in both json forms, and numbers that JSON cannot say (NaN, infinity) become null.
+text, srt, vtt and tsv equal the files of openai-whisper's writers byte for byte, including the layout of words into
+lines and subtitles. verbose_json has the fields of OpenAI's API and those of openai-whisper's json file. Both json
+formats keep non-ASCII text unescaped and write NaN and infinity as null.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from dataclasses import dataclass, field
 from choral.errors import UsageError
 from choral.types import Segment, SubtitleOptions, Transcript, Word
 
-UNLIMITED = 1000  # the reference's stand-in for "no limit": even then a line or a subtitle ends here
-LONG_PAUSE_S = 3.0  # between words: starts a new subtitle where segments are not kept apart
+UNLIMITED = 1000  # openai-whisper's value for "no limit"; a line or a subtitle still ends here
+LONG_PAUSE_S = 3.0  # a pause between words that starts a new subtitle when subtitles may span segments
 DEFAULT_SUBTITLES = SubtitleOptions()
 
 
 def text(transcript: Transcript) -> str:
-    """One line a segment."""
+    """One line per segment."""
     return "".join(text_line(segment) for segment in transcript.segments)
 
 
@@ -91,11 +91,11 @@ FORMATS = {
     "vtt": Format(vtt, ".vtt", is_subtitles=True),
     "tsv": Format(tsv, ".tsv"),
 }
-ALL = tuple(name for name in FORMATS if name != "json")  # json says nothing that verbose_json does not
+ALL = tuple(name for name in FORMATS if name != "json")  # verbose_json contains everything in json
 
 
 def render(transcript: Transcript, name: str, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
-    """The transcript in the format of this name."""
+    """Render the transcript in the named format."""
     if name not in FORMATS:
         raise UsageError(f"format is {name!r}; it must be one of {', '.join(FORMATS)}")
     return FORMATS[name].render(transcript, subtitles)
@@ -155,8 +155,8 @@ FormatTime = Callable[[float], str]
 
 
 def _clock(seconds: float) -> tuple[int, str, int]:
-    """Hours, minutes and seconds as MM:SS, and milliseconds, of a time rounded to milliseconds."""
-    assert seconds >= 0, f"a time before the start of the audio: {seconds}"
+    """Split a time, rounded to milliseconds, into hours, "MM:SS" and milliseconds."""
+    assert seconds >= 0, f"negative timestamp: {seconds}"
     whole_seconds, milliseconds = divmod(round(seconds * 1000.0), 1000)
     whole_minutes, second = divmod(whole_seconds, 60)
     hours, minute = divmod(whole_minutes, 60)
@@ -177,7 +177,7 @@ def _vtt_time(seconds: float) -> str:
 def _cues(transcript: Transcript, subtitles: SubtitleOptions, format_time: FormatTime) -> Iterator[_Cue]:
     segments = transcript.segments
     if segments and subtitles.needs_words and all(segment.words is None for segment in segments):
-        raise UsageError("this layout of subtitles needs the times of words: transcribe with word_timestamps=True")
+        raise UsageError("this subtitle layout needs word timestamps: transcribe with word_timestamps=True")
     if not segments or segments[0].words is None:
         for segment in segments:
             line = segment.text.strip().replace("-->", "->")
@@ -195,7 +195,7 @@ def _joined(words: Sequence[Word]) -> str:
 
 
 def _highlighted(words: Sequence[Word], format_time: FormatTime) -> Iterator[_Cue]:
-    """A cue a word with that word underlined, and one without underlining for each pause between words."""
+    """One cue per word with that word underlined, and a plain cue for each pause between words."""
     shown_until = format_time(words[0].start)
     for index, word in enumerate(words):
         start, end = format_time(word.start), format_time(word.end)
@@ -210,7 +210,7 @@ def _underlined(word: str) -> str:
 
 
 def _group_words(segments: Sequence[Segment], subtitles: SubtitleOptions) -> Iterator[list[Word]]:
-    """The words of each subtitle, with line breaks in front of words that start a line."""
+    """Group words into subtitles; a word that starts a new line gets a line break before it."""
     words_per_chunk = subtitles.max_words_per_line or UNLIMITED
     first_word = next((word for segment in segments for word in segment.words or ()), None)
     layout = _Layout(subtitles, last_start_s=first_word.start if first_word else 0.0)
@@ -225,7 +225,7 @@ def _group_words(segments: Sequence[Segment], subtitles: SubtitleOptions) -> Ite
 
 @dataclass
 class _Layout:
-    """The subtitle being filled. Segments stay apart unless a number of lines is asked for."""
+    """The subtitle being filled. Without `max_line_count` a subtitle never spans two segments."""
 
     options: SubtitleOptions
     last_start_s: float
@@ -234,7 +234,7 @@ class _Layout:
     n_lines: int = 1
 
     def add(self, word: Word, *, starts_chunk: bool) -> list[Word]:
-        """Put the word in its place; returns the subtitle before it where this word starts a new one."""
+        """Add a word; return the previous subtitle if this word starts a new one."""
         keeps_segments = self.options.max_line_count is None
         has_long_pause = not keeps_segments and word.start - self.last_start_s > LONG_PAUSE_S
         starts_subtitle = keeps_segments and starts_chunk and bool(self.subtitle)

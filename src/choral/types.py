@@ -138,6 +138,8 @@ class TranscribeOptions:
 
 @dataclass(frozen=True)
 class Word:
+    """One word of the transcript; times in seconds."""
+
     text: str  # includes the leading space, as the model wrote it
     start: float
     end: float
@@ -154,6 +156,8 @@ class Token:
 
 @dataclass(frozen=True)
 class Segment:
+    """One segment of the transcript, with the scores of the window it came from."""
+
     id: int
     seek: int  # start of its window, in mel frames of 10 ms
     start: float
@@ -170,6 +174,8 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcript:
+    """The result of a request."""
+
     text: str
     segments: tuple[Segment, ...]
     language: str

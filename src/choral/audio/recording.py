@@ -40,6 +40,8 @@ class Cancelled(Exception):
 
 
 class Recording:
+    """Decoded audio with random access: 16 kHz mono, of any length, in bounded memory. Close it after use."""
+
     def __init__(
         self, samples: Samples, *, n_samples: int, peak: float, name: str, warnings: tuple[str, ...] = ()
     ) -> None:

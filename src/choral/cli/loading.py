@@ -73,4 +73,6 @@ def load_model(arguments: argparse.Namespace, **changes: Any) -> Model:
 
     label = f"loading {arguments.model}" if arguments.model else "loading the model"
     with download_bar(label, is_quiet=getattr(arguments, "quiet", False)) as on_download:
-        return choral.load_with(replace(settings_of(arguments), **changes), arguments.model, on_download=on_download)
+        return choral.load(
+            arguments.model, settings=replace(settings_of(arguments), **changes), on_download=on_download
+        )

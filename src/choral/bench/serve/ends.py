@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from choral.api import load_with
+from choral.api import load
 from choral.bench.calls import send_all
 from choral.bench.load import Request
 from choral.bench.serve.calls import Caller
@@ -123,7 +123,7 @@ class Http:
 
 class InProcess:
     def __init__(self, spec: EndSpec) -> None:
-        self._model = load_with(EngineSettings(**spec.settings), spec.model)
+        self._model = load(spec.model, settings=EngineSettings(**spec.settings))
 
     def __call__(self, request: Request, is_stream: bool) -> tuple[str, float | None]:
         text = self._model.transcribe(request.path, TranscribeOptions(language=request.language)).text
