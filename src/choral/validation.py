@@ -45,13 +45,25 @@ def _fields(kind: type) -> tuple[tuple[str, Any, Any, tuple[float, float] | None
     )
 
 
+@cache
+def union_members(hint: Any) -> tuple[Any, ...]:
+    """The types of a union, None last; any other hint is the only member."""
+    members = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    return tuple(sorted(members, key=lambda member: member is types.NoneType))
+
+
+def literal_choices(hint: Any) -> tuple[Any, ...]:
+    """The values of the `Literal` in a hint or its union; empty where there is none."""
+    return next((get_args(member) for member in union_members(hint) if get_origin(member) is Literal), ())
+
+
 def _to_python(value: Any) -> Any:
     """Convert a numpy or torch scalar or array to Python numbers."""
     return value.tolist() if callable(getattr(value, "tolist", None)) else value
 
 
 def _convert(name: str, value: Any, hint: Any) -> Any:
-    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    kinds = union_members(hint)
     for kind in kinds:
         if get_origin(kind) is Literal and value in get_args(kind):
             return value

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from choral.cli import sinks
+from choral.cli import outputs
 from choral.storage import storage_errors
 from terminal_screen import COMMAND, Terminal
 
@@ -63,4 +63,4 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
         with storage_errors(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(sinks, "write_file", write_nothing)
+    monkeypatch.setattr(outputs, "write_file", write_nothing)

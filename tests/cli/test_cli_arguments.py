@@ -9,23 +9,20 @@ import pytest
 
 from choral.cli import transcribe
 from choral.cli.arguments import given_options, normalise
-from choral.cli.main import build_parser
-from choral.cli.transcribe import read_request
-from choral.cli.work import Request
+from choral.cli.batch_run import BatchOptions
+from choral.cli.main import command_parser
+from choral.cli.main import parse as parse_command
+from choral.cli.transcribe import read_batch_options
 from choral.errors import UsageError
 from choral.types import SubtitleOptions, TranscribeOptions
 
 
-def parse(*arguments: str) -> Request:
-    parsed, unknown = build_parser().parse_known_args(normalise(["transcribe", "a.mp3", *arguments]))
-    assert unknown == []
-    return read_request(parsed)
+def parse(*arguments: str) -> BatchOptions:
+    return read_batch_options(parse_command(normalise(["transcribe", "a.mp3", *arguments])))
 
 
 def help_text() -> str:
-    commands = build_parser()._subparsers
-    assert commands is not None
-    return re.sub(r"\s+", " ", commands._group_actions[0].choices["transcribe"].format_help())  # type: ignore[index]
+    return re.sub(r"\s+", " ", command_parser("transcribe").format_help())
 
 
 def test_every_option_has_its_flag_under_one_heading() -> None:
@@ -110,10 +107,9 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
             arguments.append("--word-timestamps")
         if field.name == "loudness_target":
             arguments = [flag, "-18.5", "--loudness", "rms"]
-        parsed, unknown = build_parser().parse_known_args(["transcribe", "a.mp3", *normalise(arguments)])
-        assert unknown == []
+        parsed = parse_command(["transcribe", "a.mp3", *normalise(arguments)])
         assert field.name in given_options(parsed, TranscribeOptions)
-        assert isinstance(read_request(parsed).options, TranscribeOptions)
+        assert isinstance(read_batch_options(parsed).options, TranscribeOptions)
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def test_help_starts_at_once(choral: Run) -> None:
 
 def test_nothing_heavy_is_loaded_for_help() -> None:
     code = (
-        "import sys; from choral.cli.main import build_parser; build_parser().format_help(); "
+        "import sys; from choral.cli.main import main_parser; main_parser().format_help(); "
         "print([name for name in ('numpy', 'torch', 'av', 'rich', 'onnxruntime') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -161,4 +161,4 @@ def test_what_nobody_foresaw_keeps_its_traceback_and_asks_for_a_report() -> None
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "ZeroDivisionError: oops" in done.stderr
-    assert done.stderr.splitlines()[-1].startswith("choral: this is a mistake in Choral")
+    assert done.stderr.splitlines()[-1].startswith("choral: this is a bug in Choral")

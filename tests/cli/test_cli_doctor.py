@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 import choral as package
-from choral.cli.health.choice import with_kernels
-from choral.cli.health.findings import Finding, State, first_line
-from choral.cli.health.gpus import Driver, Gpu
-from choral.cli.health.machine import free_and_total_bytes, machine_section
-from choral.cli.health.packages import ENGINES, engines_section, load
+from choral.cli.doctor_findings import Finding, State, first_line
+from choral.cli.doctor_hardware import Driver, Gpu, free_and_total_bytes, hardware_section
+from choral.cli.doctor_software import ENGINES, engines_section, import_package, with_kernels
 
 Run = Callable[..., Any]
 SOURCE = Path(package.__file__).parent.parent
@@ -97,7 +95,7 @@ def test_several_devices_are_all_named(doctor: Callable[..., Told]) -> None:
 
 @pytest.mark.parametrize(
     ("has_triton", "text", "fix"),
-    [(True, "torch on cuda in float16, with kernels of its own", None),
+    [(True, "torch on cuda in float16, with Choral's own kernels", None),
      (False, "torch on cuda in float16, and slow without Triton", "pip install triton")],
 )  # fmt: skip
 def test_a_gpu_without_triton_is_slow(has_triton: bool, text: str, fix: str | None) -> None:
@@ -120,7 +118,7 @@ def test_without_any_engine_nothing_works(doctor: Callable[..., Told]) -> None:
         told.line("engine")
         == "✗ transcribing needs CTranslate2 or PyTorch: pip install ctranslate2, or 'choral[torch]'"
     )
-    assert told.lines[-1] == "Transcribing does not work here: mend what is marked ✗ above."
+    assert told.lines[-1] == "Transcribing does not work here: fix what is marked ✗ above."
 
 
 @pytest.mark.parametrize("name", ["av", "numpy"])
@@ -198,7 +196,7 @@ def test_a_damaged_model_is_told(doctor: Callable[..., Told], tmp_path: Path) ->
     assert told.code == 7
     assert re.match(r"! damaged: .* has no manifest\.json fix: choral models remove base", told.line("base"))
     assert told.line("model").startswith("✗ the model 'base' is damaged: ")
-    assert told.lines[-1] == "Transcribing does not work here: mend what is marked ✗ above."
+    assert told.lines[-1] == "Transcribing does not work here: fix what is marked ✗ above."
 
 
 def test_the_proof_shows_the_line_of_the_engine(choral: Run, tiny_en_pt: Path) -> None:
@@ -232,7 +230,7 @@ def test_a_gpu_that_the_engines_cannot_use(monkeypatch: pytest.MonkeyPatch) -> N
     if torch.cuda.is_available():
         pytest.skip("they can, here")
     driver = Driver("12.4", (Gpu("NVIDIA Something", 8_000_000_000),))
-    section = engines_section({engine.name: load(engine) for engine in ENGINES}, driver)
+    section = engines_section({engine.name: import_package(engine) for engine in ENGINES}, driver)
     ctranslate2, own = section.findings
     assert ctranslate2.state is own.state is State.NOTE
     assert ctranslate2.text.endswith("; it finds no GPU")
@@ -243,13 +241,13 @@ def test_a_gpu_that_the_engines_cannot_use(monkeypatch: pytest.MonkeyPatch) -> N
     else:
         assert f" is built for CUDA {torch.version.cuda} and finds no GPU: " in own.text
         assert own.fix is not None
-        assert "it can do CUDA 12.4" in own.fix
+        assert "it supports CUDA 12.4" in own.fix
 
 
 def test_gpus_are_named_with_their_memory_and_trouble_is_noted() -> None:
-    whole = machine_section(Driver("12.4", (Gpu("NVIDIA Something", 8_000_000_000),))).findings[-1]
-    assert (whole.text, whole.state) == ("NVIDIA Something, 8.00 GB, driver for CUDA 12.4", State.FINE)
-    hidden = machine_section(Driver("12.4", trouble="the driver shows no GPU")).findings[-1]
+    whole = hardware_section(Driver("12.4", (Gpu("NVIDIA Something", 8_000_000_000),))).findings[-1]
+    assert (whole.text, whole.state) == ("NVIDIA Something, 8.00 GB, driver for CUDA 12.4", State.OK)
+    hidden = hardware_section(Driver("12.4", problem="the driver shows no GPU")).findings[-1]
     assert (hidden.text, hidden.state) == ("the driver shows no GPU", State.NOTE)
 
 

@@ -21,17 +21,16 @@ import pytest
 import choral as package
 from choral import formats
 from choral.audio.recording import Cancelled, Recording
-from choral.cli.crew import Crew
+from choral.cli.batch_run import BatchOptions, BatchRun
+from choral.cli.executors import LocalExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
-from choral.cli.outputs import plan_outputs
-from choral.cli.sinks import FileSink
-from choral.cli.work import Request, Work
+from choral.cli.outputs import FileSink, plan_outputs
 from choral.types import SubtitleOptions, TranscribeOptions
 from terminal_screen import COMMAND
 
 Run = Callable[..., Any]
-REQUEST = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=True)
+REQUEST = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=True)
 QUICK_S = 20.0  # far below what is left to do, far above what a loaded machine takes to stop
 
 
@@ -103,8 +102,8 @@ def test_files_share_the_engine_and_their_texts_are_those_of_each_alone(
     display = Counted()
     sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
     before = model.stats
-    crew = Crew(model, REQUEST.options, most_at_once or model.requests_at_once)
-    assert Work(crew, sink, display, REQUEST, Failures()).run(inputs) == 0
+    executor = LocalExecutor(model, REQUEST.options, most_at_once or model.requests_at_once)
+    assert BatchRun(executor, sink, display, REQUEST, Failures()).run(inputs) == 0
     after = model.stats
     assert [(tmp_path / f"{path.stem}.txt").read_text() for path in clips] == texts
     assert display.most_at_work == min(most_at_once or model.requests_at_once, len(clips))
@@ -158,8 +157,7 @@ def test_control_c_keeps_what_was_decided_of_every_file(
     assert run.finish() == 130
     assert time.monotonic() - asked_s < QUICK_S
     assert run.screen.lines == [
-        "choral: stopped; 0 of 2 done; what was decided of a.wav is in a.partial.txt, .srt, "
-        "of b.wav is in b.partial.txt, .srt"
+        "choral: stopped; 0 of 2 done; partial results: a.wav in a.partial.txt, .srt, b.wav in b.partial.txt, .srt"
     ]
     for path in talks:
         assert len((tmp_path / f"{path.stem}.partial.txt").read_text().split()) > 3
@@ -199,7 +197,12 @@ def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
     inputs = expand(map(str, clips)).found
     with package.load(tiny_en_pt) as model:
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert Work(Crew(model, REQUEST.options, len(inputs)), sink, Counted(), REQUEST, Failures()).run(inputs) == 5
+        assert (
+            BatchRun(LocalExecutor(model, REQUEST.options, len(inputs)), sink, Counted(), REQUEST, Failures()).run(
+                inputs
+            )
+            == 5
+        )
     shown = capsys.readouterr()
     printed = re.findall(r"choral: (.*): its text went to standard output instead", shown.err)
     assert printed

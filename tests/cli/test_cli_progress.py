@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import pytest
 
+from choral.cli.console import format_clock, format_size, format_speed, format_time_left, printable, shorten
 from choral.cli.failures import Failure, Failures, error_lines
-from choral.cli.progress import clock, printable, shorten, size, speed, time_left
 from choral.errors import AudioEmpty, ChoralError, ModelNotFound, NotAudio, WindowFailed
 
 
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (clock(0), "0:00"),
-        (clock(59.6), "1:00"),
-        (clock(3_723), "1:02:03"),
-        (speed(0, 1), ""),
-        (speed(3, 2), "1.5× real time"),
-        (speed(120, 1), "120× real time"),
-        (size(999), "1 kB"),
-        (size(75_572_083), "75.6 MB"),
-        (size(3_094_000_000), "3.09 GB"),
-        (time_left(10, 0), ""),
-        (time_left(10, 0.25), "0:30 left"),
-        (time_left(10, 1), ""),
+        (format_clock(0), "0:00"),
+        (format_clock(59.6), "1:00"),
+        (format_clock(3_723), "1:02:03"),
+        (format_speed(0, 1), ""),
+        (format_speed(3, 2), "1.5× real time"),
+        (format_speed(120, 1), "120× real time"),
+        (format_size(999), "1 kB"),
+        (format_size(75_572_083), "75.6 MB"),
+        (format_size(3_094_000_000), "3.09 GB"),
+        (format_time_left(10, 0), ""),
+        (format_time_left(10, 0.25), "0:30 left"),
+        (format_time_left(10, 1), ""),
         (shorten("talk.mp3", 8), "talk.mp3"),
         (shorten("a long name.mp3", 10), "a lon….mp3"),
         (shorten("\udcff\n[b].mp3", 20), "��[b].mp3"),
@@ -45,7 +45,7 @@ def test_shown_as(shown: str, expected: str) -> None:
 def test_the_exit_code_is_that_of_one_kind_of_failure(errors: list[ChoralError], code: int) -> None:
     failures = Failures()
     for error in errors:
-        failures.tell(Failure("a.mp3", error))
+        failures.report(Failure("a.mp3", error))
     assert failures.exit_code == code
 
 

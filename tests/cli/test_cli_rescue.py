@@ -13,13 +13,12 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.cli.crew import Crew
+from choral.cli.batch_run import BatchOptions, BatchRun
+from choral.cli.executors import LocalExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
-from choral.cli.outputs import plan_outputs
-from choral.cli.progress import Unseen
-from choral.cli.sinks import FileSink
-from choral.cli.work import Request, Work
+from choral.cli.outputs import FileSink, plan_outputs
+from choral.cli.progress import NullDisplay
 from choral.types import SubtitleOptions, TranscribeOptions
 
 Run = Callable[..., Any]
@@ -54,11 +53,14 @@ def test_a_full_disk_ends_the_run_and_the_text_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     inputs = expand(map(str, clips)).found
-    request = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
+    request = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
     with package.load(tiny_en_pt) as model:
         heard = model.transcribe(clips[0])
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert Work(Crew(model, request.options, 1), sink, Unseen(), request, Failures()).run(inputs) == 5
+        assert (
+            BatchRun(LocalExecutor(model, request.options, 1), sink, NullDisplay(), request, Failures()).run(inputs)
+            == 5
+        )
     shown = capsys.readouterr()
     assert shown.out == formats.text(heard)
     told, note, end = shown.err.splitlines()

@@ -112,7 +112,7 @@ def test_control_c_keeps_what_is_finished(
     )
     run.interrupt()
     assert run.finish() == 130
-    assert run.screen.lines[-1] == "choral: stopped; 1 of 2 done; what was decided of b.wav is in b.partial.json"
+    assert run.screen.lines[-1] == "choral: stopped; 1 of 2 done; partial results: b.wav in b.partial.json"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.wav", "b.partial.json", "b.wav"]
     assert json.loads((tmp_path / "a.json").read_text())["text"]
     part = json.loads((tmp_path / "b.partial.json").read_text())

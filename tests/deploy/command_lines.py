@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from choral.cli.arguments import normalise
-from choral.cli.main import build_parser
+from choral.cli.main import parse
 
 ROOT = Path(__file__).parent.parent.parent
 DEPLOY = ROOT / "deploy"
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the real parser makes of it; a flag that it does not know is an error."""
-    namespace, unknown = build_parser().parse_known_args(normalise(arguments))
-    assert unknown == []
-    return namespace
+    """What the real parser makes of it; an unknown flag raises."""
+    return parse(normalise(arguments))
 
 
 def known_variables() -> set[str]:

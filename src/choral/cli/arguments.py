@@ -1,7 +1,7 @@
-"""Flags made from the fields of an options class, and options made from the flags that were given.
+"""The argument parser, and flags made from the fields of an options class.
 
-Every field becomes one flag with its help text and default; a flag that was not given leaves the class's own default
-in place. Flags may be spelled with dashes or underscores. What argparse refuses is raised as `UsageError`.
+Every field becomes one flag with its help text and default; a flag that is not given leaves the default of the class.
+Flags may be spelled with dashes or underscores. Whatever argparse refuses is raised as `UsageError`.
 """
 
 from __future__ import annotations
@@ -12,26 +12,28 @@ import difflib
 import itertools
 import os
 import shutil
-import types
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from types import NoneType
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
+from choral.cli.console import write_stdout
 from choral.cli.inputs import MEDIA_EXTENSIONS, STDIN
-from choral.cli.outputs import write_stdout
 from choral.errors import UsageError
 from choral.types import TranscribeOptions
+from choral.validation import literal_choices, union_members
 
 Options = TypeVar("Options")
+Run = Callable[[argparse.Namespace], int]
 HELP_WIDTH = 100
 HELP_COLUMN = 34
-SHORTEST_COLUMN = 14
+MIN_COMMAND_COLUMN = 14
 
 
 class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     def __init__(self, prog: str) -> None:
         width = min(HELP_WIDTH, shutil.get_terminal_size().columns - 2)
         super().__init__(prog, max_help_position=HELP_COLUMN, width=width)
-        self._action_max_length = SHORTEST_COLUMN  # argparse forgets the indent of commands, and breaks their lines
+        self._action_max_length = MIN_COMMAND_COLUMN  # argparse ignores the indent of commands, and breaks their lines
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
         if isinstance(action, argparse.BooleanOptionalAction):
@@ -40,7 +42,7 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with typed errors, no abbreviated flags, and a hint for a flag that was nearly right."""
+    """argparse with typed errors, no abbreviated flags, and a suggestion for a misspelt flag."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, add_help=False, **settings)
@@ -53,16 +55,16 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see `{self.prog} --help`")
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
-        """As argparse does, but a flag that it does not know is told before an argument that is missing."""
+        """As argparse does, but an unknown flag is reported before a missing argument."""
         try:
             return super().parse_known_args(args, namespace)
         except UsageError as error:
             has_commands = self._subparsers is not None
             if not has_commands and "arguments are required" in str(error):
-                self.refuse_unknown_flags(args)
+                self._refuse_unknown_flags(args)
             raise
 
-    def refuse_unknown_flags(self, arguments: Sequence[str]) -> None:
+    def _refuse_unknown_flags(self, arguments: Sequence[str]) -> None:
         before = itertools.takewhile(lambda argument: argument != "--", arguments)
         flags = [argument for argument in before if argument.startswith("-") and argument != STDIN]
         unknown = [flag for flag in flags if flag.partition("=")[0] not in self._option_string_actions]
@@ -71,22 +73,36 @@ class Parser(argparse.ArgumentParser):
 
     def refuse_unknown(self, unknown: Sequence[str]) -> NoReturn:
         name = unknown[0].partition("=")[0]
-        near = difflib.get_close_matches(name, self._option_string_actions, n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
-        if name.startswith("-") and _is_like_file(unknown[0]):
+        similar = difflib.get_close_matches(name, self._option_string_actions, n=1)
+        hint = f" (did you mean {similar[0]}?)" if similar else ""
+        if name.startswith("-") and _looks_like_file(unknown[0]):
             hint = f" (if it is a file, write ./{unknown[0]})"
         kind = "option" if name.startswith("-") else "argument"
         self.error(f"unknown {kind} {name}{hint}")
 
 
-def _is_like_file(argument: str) -> bool:
+def _looks_like_file(argument: str) -> bool:
     return os.path.lexists(argument) or os.path.splitext(argument)[1].lower() in MEDIA_EXTENSIONS
 
 
-def normalise(arguments: Iterable[str]) -> list[str]:
-    """Underscores in flags become dashes, and a value that starts with a minus is tied to its flag.
+def add_subcommands(parser: Parser) -> argparse._SubParsersAction[Any]:
+    return parser.add_subparsers(prog=parser.prog, title="commands", metavar="COMMAND")
 
-    Without the tie argparse takes `-1,50` for a flag.
+
+def add_subcommand(
+    commands: argparse._SubParsersAction[Any], name: str, run: Run, help: str, **settings: Any
+) -> Parser:
+    """A subcommand; its description is the help text as a sentence unless `settings` has another."""
+    settings.setdefault("description", f"{help[0].upper()}{help[1:]}.")
+    parser: Parser = commands.add_parser(name, help=help, **settings)
+    parser.set_defaults(run=run, parser=parser)
+    return parser
+
+
+def normalise(arguments: Iterable[str]) -> list[str]:
+    """Replace underscores in flags by dashes, and join a value that starts with a minus to its flag.
+
+    argparse would take a separate `-1,50` for a flag.
     """
     normal: list[str] = []
     is_literal = False
@@ -107,7 +123,7 @@ def normalise(arguments: Iterable[str]) -> list[str]:
 
 
 def add_flags(group: argparse._ArgumentGroup, options_class: type, names: Iterable[str]) -> None:
-    """A flag for each of these fields."""
+    """Add one flag for each of these fields."""
     hints = get_type_hints(options_class)
     fields = {field.name: field for field in dataclasses.fields(options_class)}
     for name in names:
@@ -115,14 +131,14 @@ def add_flags(group: argparse._ArgumentGroup, options_class: type, names: Iterab
 
 
 def given_options(namespace: argparse.Namespace, options_class: type[Options]) -> dict[str, Any]:
-    """The fields of this class that flags were given for."""
+    """The fields of this class whose flags were given."""
     assert dataclasses.is_dataclass(options_class)
     names = [field.name for field in dataclasses.fields(options_class)]
     return {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
 
 
 def read_options(given: dict[str, Any]) -> TranscribeOptions:
-    """The options, with a language that exists: better known before a model is loaded than after it."""
+    """The options, with the language checked here so that a wrong one fails before a model is loaded."""
     from choral.model.languages import to_code
 
     options = TranscribeOptions.of(**given)
@@ -133,27 +149,26 @@ def read_options(given: dict[str, Any]) -> TranscribeOptions:
 
 def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], hint: Any) -> None:
     flag = "--" + field.name.replace("_", "-")
-    kinds = _kinds(hint)
     help_text = describe(field.metadata["help"], field.default)
     settings: dict[str, Any] = {"dest": field.name, "default": argparse.SUPPRESS, "help": help_text}
-    if bool in kinds:
+    members = union_members(hint)
+    if bool in members:
         group.add_argument(flag, action=argparse.BooleanOptionalAction, **settings)
-    elif get_origin(kinds[0]) is Literal:
-        choices = get_args(kinds[0])
+    elif choices := literal_choices(hint):
         group.add_argument(flag, choices=choices, metavar="|".join(choices), **settings)
     else:
-        metavar = field.metadata["metavar"] or _metavar(kinds)
-        group.add_argument(flag, type=_reader(kinds), metavar=metavar, **settings)
+        metavar = field.metadata["metavar"] or _metavar(members)
+        group.add_argument(flag, type=_converter(members), metavar=metavar, **settings)
 
 
 def describe(text: str, default: object) -> str:
-    """The help text with its default, for argparse."""
-    says_default = "default:" in text or "when not given" in text
-    full_text = text if says_default else f"{text} (default: {_show(default)})"
+    """The help text with its default, escaped for argparse."""
+    has_default = "default:" in text or "when not given" in text
+    full_text = text if has_default else f"{text} (default: {_format_default(default)})"
     return full_text.replace("%", "%%")
 
 
-def _show(default: object) -> str:
+def _format_default(default: object) -> str:
     if default is None or default == ():
         return "none"
     if isinstance(default, bool):
@@ -163,30 +178,23 @@ def _show(default: object) -> str:
     return str(default)
 
 
-def _kinds(hint: Any) -> tuple[Any, ...]:
-    """What a field may be: the members of its union, None last."""
-    if get_origin(hint) not in (Union, types.UnionType):
-        return (hint,)
-    return tuple(sorted(get_args(hint), key=lambda kind: kind is type(None)))
-
-
-def _metavar(kinds: Sequence[Any]) -> str:
-    if any(get_origin(kind) is tuple for kind in kinds):
+def _metavar(members: Sequence[Any]) -> str:
+    if any(get_origin(member) is tuple for member in members):
         return "N,N,…"
-    return "TEXT" if str in kinds else "N"
+    return "TEXT" if str in members else "N"
 
 
-def _reader(kinds: Sequence[Any]) -> Callable[[str], object]:
-    """Turns the text after a flag into a value of one of these kinds."""
-    list_kind = next((kind for kind in kinds if get_origin(kind) is tuple), None)
+def _converter(members: Sequence[Any]) -> Callable[[str], object]:
+    """A function that turns the text after a flag into a value of one of these types."""
+    list_type = next((member for member in members if get_origin(member) is tuple), None)
 
-    def read(given: str) -> object:
-        if type(None) in kinds and given.lower() == "none":
+    def convert(given: str) -> object:
+        if NoneType in members and given.lower() == "none":
             return None
-        if list_kind is not None:
-            element = get_args(list_kind)[0]
+        if list_type is not None:
+            element = get_args(list_type)[0]
             return tuple(element(part) for part in given.split(",") if part.strip())
-        return kinds[0](given)
+        return members[0](given)
 
-    read.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(kinds), "text")
-    return read
+    convert.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(members), "text")
+    return convert

@@ -18,11 +18,9 @@ from choral.cli import (
     bench_speed,
     bench_strategies,
 )
-from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
-from choral.cli.loading import add_machine_flags, load_model
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
-from choral.cli.table import aligned
+from choral.cli.arguments import Parser, add_flags, add_subcommands, describe, given_options, read_options
+from choral.cli.console import aligned, message, write_stdout
+from choral.cli.shared_flags import add_machine_flags, load_model
 from choral.errors import UsageError
 from choral.types import TranscribeOptions
 
@@ -30,6 +28,9 @@ if TYPE_CHECKING:
     from choral.bench.corpus import Clip
     from choral.bench.wer import Report, Score
 
+USAGE = "choral bench COMMAND …"
+DESCRIPTION = "Measurements that anyone can repeat; the last line of each is JSON."
+EPILOG = None
 WER_DESCRIPTION = """\
 Word error rate of a model on a FOLDER of speech with transcripts, normalised as OpenAI does.
 
@@ -39,12 +40,8 @@ The folder has a manifest.jsonl (objects with "file", "text" and maybe "language
 WER_FLAGS = ("language", "mode", "beam_size", "temperature")
 
 
-def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    parser: Parser = commands.add_parser(
-        "bench", help="measure speed and accuracy", usage="choral bench COMMAND …", description=__doc__.split(":")[0]
-    )
-    parser.set_defaults(parser=parser)
-    actions = parser.add_subparsers(prog="choral bench", title="commands", metavar="COMMAND")
+def add_arguments(parser: Parser) -> None:
+    actions = add_subcommands(parser)
     bench_prep.add_prep(actions)
     _add_wer(actions)
     bench_speed.add_peers(actions)

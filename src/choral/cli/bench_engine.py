@@ -10,10 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
+from choral.cli.console import message, write_stdout
 from choral.cli.inputs import expand
-from choral.cli.loading import add_machine_flags, load_model
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
+from choral.cli.shared_flags import add_machine_flags, load_model
 from choral.config import EngineSettings
 from choral.errors import UsageError
 from choral.storage import storage_errors

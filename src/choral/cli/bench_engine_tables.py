@@ -11,7 +11,7 @@ from choral.bench.engine_load import Load, OwnTime
 from choral.bench.fairness import Fairness, Waits
 from choral.bench.material import Material
 from choral.bench.report import bars, json_line, verdict
-from choral.cli.table import aligned
+from choral.cli.console import aligned
 from choral.engine.group import AnyEngine
 
 

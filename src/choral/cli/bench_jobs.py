@@ -10,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench_speed import require_counts
 from choral.cli.bench_strategies import any_clips
-from choral.cli.loading import add_machine_flags, load_model, machine_flags
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
-from choral.cli.table import aligned
+from choral.cli.console import aligned, message, write_stdout
+from choral.cli.shared_flags import add_machine_flags, load_model, machine_arguments
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
@@ -64,7 +62,7 @@ def run_chaos(arguments: argparse.Namespace) -> int:
     model = load_model(arguments)
     with tempfile.TemporaryDirectory(prefix="choral-chaos-") as folder:
         tell = (lambda line: None) if arguments.quiet else message
-        tally = chaos.measure(plan, paths, model, machine_flags(arguments), Path(folder), tell)
+        tally = chaos.measure(plan, paths, model, machine_arguments(arguments), Path(folder), tell)
     write_stdout(shown_tally(tally))
     write_stdout(json_line("chaos", {"tally": tally, "nothing_lost": tally.is_nothing_lost}) + "\n")
     return 0 if tally.is_nothing_lost else 1
@@ -116,7 +114,7 @@ def run_worker_memory(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="choral-memory-") as folder:
         tell = (lambda line: None) if arguments.quiet else message
         report = worker_memory.measure(
-            plan, short_sounds(clips, len(clips)), machine_flags(arguments), Path(folder), tell
+            plan, short_sounds(clips, len(clips)), machine_arguments(arguments), Path(folder), tell
         )
     rows = [("after", "MB", "of the first")]
     rows += [

@@ -9,10 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench_speed import find_clips, require_counts
-from choral.cli.loading import add_machine_flags, machine_flags
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
-from choral.cli.table import aligned
+from choral.cli.console import aligned, message, write_stdout
+from choral.cli.shared_flags import add_machine_flags, machine_arguments
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
@@ -66,7 +64,7 @@ def run_live(arguments: argparse.Namespace) -> int:
     clips = find_clips(arguments.folder, arguments.limit, arguments.quiet)
     sounds = short_sounds(clips, len(clips))
     tell = (lambda line: None) if arguments.quiet else message
-    flags = [*machine_flags(arguments), f"--realtime-sessions={max(plan.sessions)}"]
+    flags = [*machine_arguments(arguments), f"--realtime-sessions={max(plan.sessions)}"]
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder, ServerProcess(flags, Path(folder)) as server:
         report = measure(server.url, sounds, plan, tell)
     write_stdout(shown(report))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
-from choral.cli.outputs import write_stdout
+from choral.cli.console import write_stdout
 from choral.errors import UsageError
 
 if TYPE_CHECKING:

@@ -15,9 +15,8 @@ from choral.cli.arguments import Parser, describe
 from choral.cli.bench_serve_tables import load_table, soak_table, told_verdicts
 from choral.cli.bench_speed import pick_device, require_counts, resolve_model
 from choral.cli.bench_strategies import any_clips
-from choral.cli.loading import add_machine_flags, machine_flags, settings_of
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
+from choral.cli.console import message, write_stdout
+from choral.cli.shared_flags import add_machine_flags, engine_settings, machine_arguments
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
@@ -136,7 +135,7 @@ def subjects_of(arguments: argparse.Namespace, folder: Path) -> Iterator[Subject
             callers = stack.enter_context(closing(End(EndSpec(arguments.url))))
             yield Subjects(arguments.url, None, callers, None)
             return
-        settings = settings_of(arguments)
+        settings = engine_settings(arguments)
         model = resolve_model(arguments.model, pick_device(settings), arguments.quiet)
         program = "choral.bench.serve.idle_server" if arguments.no_model else "choral"
         server = stack.enter_context(ServerProcess(server_flags(arguments), folder, program))
@@ -150,8 +149,8 @@ def subjects_of(arguments: argparse.Namespace, folder: Path) -> Iterator[Subject
 
 def server_flags(arguments: argparse.Namespace) -> list[str]:
     """Where nobody named a model, both take the one that suits the machine."""
-    model = resolve_model(arguments.model, pick_device(settings_of(arguments)), arguments.quiet)
-    return [flag for flag in machine_flags(arguments) if not flag.startswith("--model=")] + [f"--model={model}"]
+    model = resolve_model(arguments.model, pick_device(engine_settings(arguments)), arguments.quiet)
+    return [flag for flag in machine_arguments(arguments) if not flag.startswith("--model=")] + [f"--model={model}"]
 
 
 def run_soak(arguments: argparse.Namespace, folder: Path) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from choral.bench.report import verdict
-from choral.cli.table import aligned
+from choral.cli.console import aligned
 
 if TYPE_CHECKING:
     from choral.bench.serve.load import Level, Side

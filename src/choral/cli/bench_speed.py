@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
-from choral.cli.bars import download_bar
-from choral.cli.loading import add_machine_flags, settings_of
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
+from choral.cli.console import message, write_stdout
+from choral.cli.progress import download_bar
+from choral.cli.shared_flags import add_machine_flags, engine_settings
 from choral.config import EngineSettings
 from choral.errors import UsageError
 
@@ -146,7 +145,7 @@ def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequen
 def make_setup(arguments: argparse.Namespace) -> Setup:
     from choral.bench.entrants import Setup
 
-    settings = settings_of(arguments)
+    settings = engine_settings(arguments)
     device = pick_device(settings)
     usual = ("float32", "int8") if device == "cpu" else ("float16", "int8")
     return Setup(

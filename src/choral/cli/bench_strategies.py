@@ -11,11 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench_speed import find_clips, pick_device, require_counts, resolve_model
+from choral.cli.console import aligned, message, write_stdout
 from choral.cli.inputs import expand
-from choral.cli.loading import add_machine_flags, settings_of
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message
-from choral.cli.table import aligned
+from choral.cli.shared_flags import add_machine_flags, engine_settings
 from choral.errors import AudioNotFound
 
 if TYPE_CHECKING:
@@ -93,7 +91,7 @@ def any_clips(folder: Path | None, is_quiet: bool) -> Sequence[Clip]:
 def make_plan(arguments: argparse.Namespace) -> Plan:
     from choral.bench.strategies import Plan
 
-    settings = settings_of(arguments)
+    settings = engine_settings(arguments)
     device = pick_device(settings)
     usual = "float32" if device == "cpu" else "float16"
     return Plan(

@@ -1,4 +1,4 @@
-"""`choral demo`: a first try on real speech, or on your own files, with the times of what is said."""
+"""`choral demo`: transcribes a sample of real speech, or your own files, and shows the times of each segment."""
 
 from __future__ import annotations
 
@@ -6,46 +6,44 @@ import argparse
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from choral.cli.arguments import Parser
-from choral.cli.bars import download_bar
-from choral.cli.crew import Crew
+from choral.cli.batch_run import BatchOptions, BatchRun
+from choral.cli.console import message, write_stdout
+from choral.cli.executors import LocalExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import Input, expand, require_stdin
-from choral.cli.loading import add_machine_flags, load_model
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import Display, message, open_progress
-from choral.cli.work import Request, Work
+from choral.cli.progress import Display, download_bar, open_progress
+from choral.cli.shared_flags import add_machine_flags, load_model
 from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
+USAGE = "choral demo [AUDIO…] [options]"
 DESCRIPTION = """\
 A first try. Transcribes AUDIO, or a famous sentence that is fetched once, and shows when each part of it
 is said. The model is fetched once, too.
 """
+EPILOG = None
 
 
-def add_command(commands: Any) -> None:
-    parser: Parser = commands.add_parser(
-        "demo", help="a first try on real speech", usage="choral demo [AUDIO…] [options]", description=DESCRIPTION
-    )
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("audio", nargs="*", metavar="AUDIO", help=argparse.SUPPRESS)
     add_machine_flags(parser.add_argument_group("model and machine"))
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     inputs = expand(arguments.audio or [str(sample_path())])
-    failures = Failures.telling(inputs.failures)
+    failures = Failures()
+    failures.report(*inputs.failures)
     if not inputs.found:
         return failures.exit_code
     require_stdin(inputs)
     with closing(load_model(arguments)) as model, open_progress(len(inputs.found), is_quiet=False) as display:
         with display.paused():
             message(f"model {model.name} on {model.device}, {model.compute_type}")
-        request = Request(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
-        # One after another: lines of several files in between each other would tell nobody anything.
-        return Work(Crew(model, request.options, 1), TimedLines(display), display, request, failures).run(inputs.found)
+        options = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
+        executor = LocalExecutor(model, options.options, max_parallel=1)  # so that lines of two files do not mix
+        return BatchRun(executor, TimedLines(display), display, options, failures).run(inputs.found)
 
 
 def sample_path() -> Path:
@@ -57,16 +55,16 @@ def sample_path() -> Path:
 
 @dataclass(frozen=True)
 class TimedLines:
-    """A sink that shows each segment with its times as soon as it is final."""
+    """A sink that prints each segment with its times as soon as it is final."""
 
     display: Display
 
-    def take(self, segment: Segment) -> None:
+    def add_segment(self, segment: Segment) -> None:
         with self.display.paused():
             write_stdout(f"{segment.start:7.2f} → {segment.end:6.2f} s  {segment.text.strip()}\n")
 
     def finish(self, item: Input, transcript: Transcript) -> list[Path]:
         return []
 
-    def keep(self, item: Input, transcript: Transcript) -> list[Path]:
+    def save_partial(self, item: Input, transcript: Transcript) -> list[Path]:
         return []

@@ -1,87 +1,117 @@
-"""`choral doctor`: what would be used here, what is missing and why, and what mends it, in plain words."""
+"""`choral doctor`: reports what Choral would use on this machine, what is missing and why, and how to fix it."""
 
 from __future__ import annotations
 
 import argparse
+import logging
 import platform
+import time
 from collections.abc import Iterator
-from typing import Any
+from contextlib import closing, contextmanager
 
 from choral import __version__
 from choral.cli.arguments import Parser
-from choral.cli.health.findings import Finding, Section, State, count, rendered
-from choral.cli.loading import add_machine_flags, settings_of
-from choral.cli.outputs import write_stdout
-from choral.errors import MissingDependency
+from choral.cli.console import write_stdout
+from choral.cli.doctor_findings import Finding, Section, State, count, render_sections
+from choral.cli.shared_flags import add_machine_flags, engine_settings, load_model
+from choral.errors import ChoralError, MissingDependency
+from choral.types import TranscribeOptions
 
+USAGE = "choral doctor [options]"
 DESCRIPTION = """\
-What Choral would use on this machine, what is missing and why, and how to mend it.
+What Choral would use on this machine, what is missing and why, and how to fix it.
 
-With --model that model is loaded, fetched first if need be, and a second of noise is transcribed as a proof.
+With --model that model is loaded, fetched first if need be, and a second of noise is transcribed as a test.
 
 Lines marked ! could be better; those marked ✗ keep Choral from transcribing.
 """
 EPILOG = "exit codes: 0 transcribing works here, 7 it does not"
+NOISE_LEVEL = 0.1
+NOISE_OPTIONS = TranscribeOptions(temperature=0.0, max_tokens=8)  # the text does not matter
 
 
-def add_command(commands: Any) -> None:
-    parser: Parser = commands.add_parser(
-        "doctor",
-        help="what would be used here, and what is missing",
-        usage="choral doctor [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
+def add_arguments(parser: Parser) -> None:
     add_machine_flags(parser.add_argument_group("model and machine"))
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     sections = list(examine(arguments))
     if arguments.model is not None and not count(sections, State.PROBLEM):
-        from choral.cli.health.proof import proof_section
-
-        sections.append(proof_section(arguments))
+        sections.append(trial_section(arguments))
     n_problems = count(sections, State.PROBLEM)
     about = f"Choral {__version__} with Python {platform.python_version()} on {platform.system()} {platform.machine()}"
-    write_stdout(f"{about}\n\n{rendered(sections)}\n{verdict(n_problems)}\n")
+    write_stdout(f"{about}\n\n{render_sections(sections)}\n{conclusion(n_problems)}\n")
     return MissingDependency.exit_code if n_problems else 0
 
 
-def verdict(n_problems: int) -> str:
+def conclusion(n_problems: int) -> str:
     if not n_problems:
         return "Transcribing works here."
-    what = "what is" if n_problems == 1 else f"the {n_problems} things that are"
-    return f"Transcribing does not work here: mend {what} marked ✗ above."
+    problems = "what is" if n_problems == 1 else f"the {n_problems} things that are"
+    return f"Transcribing does not work here: fix {problems} marked ✗ above."
 
 
 def examine(arguments: argparse.Namespace) -> Iterator[Section]:
-    from choral.cli.health.gpus import ask_driver
-    from choral.cli.health.machine import machine_section
-    from choral.cli.health.models import disk_section, models_section, wanted_model
-    from choral.cli.health.packages import ENGINES, PACKAGES, engines_section, load, packages_section
+    from choral.cli import doctor_hardware as hardware
+    from choral.cli import doctor_software as software
 
-    settings = settings_of(arguments)
-    driver = ask_driver()
-    # CTranslate2 before torch, which brings CUDA libraries along: what CTranslate2 finds by itself is what counts.
-    engines = {package.name: load(package) for package in ENGINES}
-    packages = {package.name: load(package) for package in PACKAGES}
-    yield machine_section(driver)
-    yield packages_section(packages)
-    yield engines_section(engines, driver)
-    yield models_section()
-    used: list[Finding] = []
-    name: str | None = arguments.model
+    driver = hardware.query_driver()
+    # CTranslate2 before torch, which loads CUDA libraries: it must find its own.
+    engines = {package.name: software.import_package(package) for package in software.ENGINES}
+    packages = {package.name: software.import_package(package) for package in software.PACKAGES}
+    yield hardware.hardware_section(driver)
+    yield software.packages_section(packages)
+    yield software.engines_section(engines, driver)
+    yield software.models_section()
+    model: str | None = arguments.model
     if packages["numpy"].module is not None:
-        from choral.cli.health.choice import choose
-
-        choice = choose(settings, engines)
-        used.append(choice.finding)
-        name = name or choice.default_model
+        engine, default_model = software.engine_finding(engine_settings(arguments), engines)
+        model = model or default_model
     else:
-        used.append(Finding("engine", "nobody can tell without numpy", State.NOTE))
-    if name is not None:
-        used.append(wanted_model(name))
-    is_model_here = name is not None and used[-1].state is State.FINE
-    yield disk_section(needs_fetching=not is_model_here)
-    yield Section("Would be used", tuple(used))
+        engine = Finding("engine", "unknown without numpy", State.NOTE)
+    selected = [engine] if model is None else [engine, software.model_finding(model)]
+    is_installed = model is not None and selected[-1].state is State.OK
+    yield hardware.disk_section(needs_download=not is_installed)
+    yield Section("Would be used", tuple(selected))
+
+
+def trial_section(arguments: argparse.Namespace) -> Section:
+    """Load the model, and transcribe one second of noise."""
+    heading = f"Trying {arguments.model}"
+    try:
+        return Section(heading, tuple(_trial(arguments)))
+    except ChoralError as error:
+        return Section(heading, (Finding("model", str(error), State.PROBLEM),))
+
+
+def _trial(arguments: argparse.Namespace) -> Iterator[Finding]:
+    import numpy as np
+
+    from choral.audio.constants import SAMPLE_RATE
+
+    started_s = time.monotonic()
+    with _engine_log() as lines, closing(load_model(arguments)) as model:
+        yield Finding("loaded", f"in {time.monotonic() - started_s:.1f} s")
+        for line in lines:
+            yield Finding("engine", line)
+        noise = np.random.default_rng(0).normal(scale=NOISE_LEVEL, size=SAMPLE_RATE).astype(np.float32)
+        started_s = time.monotonic()
+        model.transcribe(noise, NOISE_OPTIONS)
+        yield Finding("transcribed", f"one second of noise in {time.monotonic() - started_s:.2f} s")
+
+
+@contextmanager
+def _engine_log() -> Iterator[list[str]]:
+    """Collect the log lines of the engine."""
+    lines: list[str] = []
+    logger, handler = logging.getLogger("choral.engine"), logging.Handler(logging.INFO)
+    level = logger.level
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger.addHandler(handler)
+    logger.setLevel(logging.INFO)
+    try:
+        yield lines
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(handler)

@@ -1,55 +1,48 @@
-"""What went wrong with single inputs or models of a run that goes on, told at once, and the exit code of it all."""
+"""Inputs or models that failed while the run goes on: reported at once, and the exit code of the whole run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from choral.cli.progress import message
+from choral.cli.console import message
 from choral.errors import ChoralError, ModelError
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Something that was asked for and gave nothing, and why."""
+    """The input, model or job that failed, and why."""
 
     label: str
     error: ChoralError
 
     def __str__(self) -> str:
-        """The label once, whether or not the error's own text begins with it."""
+        """The label and the error, with the label once even where the error's text begins with it."""
         text = str(self.error)
-        names_itself = text.startswith((f"{self.label}: ", f"{self.label} ", f"{self.label!r} "))
-        return text if names_itself else f"{self.label}: {text}"
+        has_label = text.startswith((f"{self.label}: ", f"{self.label} ", f"{self.label!r} "))
+        return text if has_label else f"{self.label}: {text}"
 
 
 def error_lines(text: str, error: ChoralError) -> list[str]:
-    """Those of a model list the sources that were tried; a line break in any other is part of a file's name."""
+    """Model errors list the sources that were tried, one a line; elsewhere a line break is part of a file name."""
     return f"choral: {text}".split("\n") if isinstance(error, ModelError) else [f"choral: {text}"]
 
 
 @dataclass
 class Failures:
-    """Counted, not kept: an error holds on to all that was at work when it was raised."""
+    """Counts failures without keeping the errors, which would hold on to audio and models through their tracebacks."""
 
-    n_told: int = 0
+    n_reported: int = 0
     codes: set[int] = field(default_factory=set)
 
-    @classmethod
-    def telling(cls, failures: Iterable[Failure]) -> Failures:
-        told = cls()
+    def report(self, *failures: Failure) -> None:
         for failure in failures:
-            told.tell(failure)
-        return told
-
-    def tell(self, failure: Failure) -> None:
-        message(*error_lines(str(failure), failure.error))
-        self.n_told += 1
-        self.codes.add(failure.error.exit_code)
+            message(*error_lines(str(failure), failure.error))
+            self.n_reported += 1
+            self.codes.add(failure.error.exit_code)
 
     @property
     def exit_code(self) -> int:
-        """That of the failures if they are of one kind."""
+        """The exit code of the failures if all have the same, 1 otherwise."""
         if not self.codes:
             return 0
         return min(self.codes) if len(self.codes) == 1 else ChoralError.exit_code

@@ -1,68 +1,56 @@
-"""`choral jobs list|show|result|cancel|retry|dead|top`: what is in the queue, and what became of it."""
+"""`choral jobs list|show|result|cancel|retry|dead|top`: shows and controls the jobs in the queue."""
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from choral.cli.arguments import Parser, describe
+from choral.cli.arguments import Parser, Run, add_subcommand, add_subcommands, describe
+from choral.cli.console import aligned, format_clock, message, printable, shorten, write_stdout
 from choral.cli.failures import Failure, Failures
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import clock, message, printable, shorten
-from choral.cli.queue_flags import add_redis_flags, open_client
-from choral.cli.table import aligned
+from choral.cli.shared_flags import add_redis_flags, open_client
 from choral.errors import ChoralError
 from choral.formats import FORMATS, render
 
 if TYPE_CHECKING:
-    from choral.jobs.record import JobRecord
+    from choral.jobs.record import JobRecord, WorkerStatus
     from choral.jobs.sync_client import Client
 
+USAGE = "choral jobs COMMAND …"
+DESCRIPTION = "Jobs in the queue: what they wait for, how far they are, what became of them."
+EPILOG = None
 NAME_WIDTH = 40
-Run = Callable[[argparse.Namespace], int]
+REFRESH_S = 1.0
 
 
-def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    from choral.cli import jobs_top
+def add_arguments(parser: Parser) -> None:
+    commands = add_subcommands(parser)
 
-    parser: Parser = commands.add_parser(
-        "jobs",
-        help="look at the jobs in the queue, cancel and retry them",
-        usage="choral jobs COMMAND …",
-        description="Jobs in the queue: what they wait for, how far they are, what became of them.",
-    )
-    parser.set_defaults(parser=parser)
-    actions = parser.add_subparsers(prog="choral jobs", title="commands", metavar="COMMAND")
-    _add_limit(_add(actions, "list", run_list, "the newest jobs"))
-    show = _add(actions, "show", run_show, "everything about a job", takes_ids=True)
+    def add(name: str, run: Run, text: str, *, takes_ids: bool = False, has_limit: bool = False) -> Parser:
+        command = add_subcommand(commands, name, run, text)
+        if takes_ids:
+            command.add_argument("ids", nargs="+", metavar="ID")
+        add_redis_flags(command.add_argument_group("queue"))
+        if has_limit:
+            command.add_argument("--limit", type=int, default=20, metavar="N", help=describe("how many to show", 20))
+        return command
+
+    add("list", run_list, "the newest jobs", has_limit=True)
+    show = add("show", run_show, "everything about a job", takes_ids=True)
     show.add_argument("--json", action="store_true", help="as JSON, one object a line")
-    result = _add(actions, "result", run_result, "the transcript of a job", takes_ids=True)
+    result = add("result", run_result, "the transcript of a job", takes_ids=True)
     result.add_argument(
         "--format", default="text", choices=FORMATS, metavar="NAME", help=describe("|".join(FORMATS), "text")
     )
     result.add_argument("--wait", action="store_true", help="wait for a job that is not done")
-    _add(actions, "cancel", run_cancel, "take jobs out of the queue, or stop them", takes_ids=True)
-    _add(actions, "retry", run_retry, "start jobs anew that failed, died or were cancelled", takes_ids=True)
-    _add_limit(_add(actions, "dead", run_dead, "the dead-letter list: jobs whose every try failed"))
-    top = _add(actions, "top", jobs_top.run, "queue, workers and speed, live")
+    add("cancel", run_cancel, "take jobs out of the queue, or stop them", takes_ids=True)
+    add("retry", run_retry, "start jobs anew that failed, died or were cancelled", takes_ids=True)
+    add("dead", run_dead, "the dead-letter list: jobs whose every try failed", has_limit=True)
+    top = add("top", run_top, "queue, workers and speed, live")
     top.add_argument("--once", action="store_true", help="print it once and exit")
-
-
-def _add(
-    actions: argparse._SubParsersAction[Any], name: str, run: Run, text: str, *, takes_ids: bool = False
-) -> Parser:
-    parser: Parser = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    if takes_ids:
-        parser.add_argument("ids", nargs="+", metavar="ID")
-    add_redis_flags(parser.add_argument_group("queue"))
-    parser.set_defaults(run=run, parser=parser)
-    return parser
-
-
-def _add_limit(parser: Parser) -> None:
-    parser.add_argument("--limit", type=int, default=20, metavar="N", help=describe("how many to show", 20))
 
 
 def run_list(arguments: argparse.Namespace) -> int:
@@ -78,7 +66,7 @@ def run_dead(arguments: argparse.Namespace) -> int:
 def run_show(arguments: argparse.Namespace) -> int:
     def show(client: Client, job_id: str) -> str:
         record = client.show(job_id)
-        return record.to_json() + "\n" if arguments.json else described(record)
+        return record.to_json() + "\n" if arguments.json else _format_record(record)
 
     return _for_each(arguments, show)
 
@@ -114,7 +102,7 @@ def _for_each(arguments: argparse.Namespace, act: Callable[[Client, str], str]) 
             try:
                 write_stdout(act(client, job_id))
             except ChoralError as error:
-                failures.tell(Failure(f"job {job_id}", error))
+                failures.report(Failure(f"job {job_id}", error))
     return failures.exit_code
 
 
@@ -128,10 +116,10 @@ def _print_table(records: Sequence[JobRecord], empty: str) -> int:
             record.id,
             record.state,
             record.request.priority,
-            clock(max(0.0, time.time() - record.created_at)),
+            format_clock(max(0.0, time.time() - record.created_at)),
             shorten(record.request.audio.name, NAME_WIDTH),
             str(record.attempts),
-            _gist(record),
+            _summary(record),
         )
         for record in records
     ]
@@ -139,17 +127,21 @@ def _print_table(records: Sequence[JobRecord], empty: str) -> int:
     return 0
 
 
-def _gist(record: JobRecord) -> str:
-    """What matters most about it, in a few words."""
+def _summary(record: JobRecord) -> str:
+    """The most important fact about a job, on one line."""
     if record.state == "succeeded":
-        return f"{clock(record.duration_s or 0.0)} of audio in {record.timings.engine_s or 0.0:.1f} s"
+        return f"{format_clock(record.duration_s or 0.0)} of audio in {record.timings.engine_s or 0.0:.1f} s"
     if record.state == "running":
-        how_far = f", {clock(record.done_s)} of {clock(record.duration_s)}" if record.duration_s else ""
-        return f"{record.phase}{how_far}, with {record.worker}"
+        progress = _progress(record)
+        return f"{record.phase}{', ' if progress else ''}{progress}, with {record.worker}"
     return shorten(record.error or "", 2 * NAME_WIDTH)
 
 
-def described(record: JobRecord) -> str:
+def _progress(record: JobRecord) -> str:
+    return f"{format_clock(record.done_s)} of {format_clock(record.duration_s)}" if record.duration_s else ""
+
+
+def _format_record(record: JobRecord) -> str:
     rows = [(name, printable(value)) for name, value in _facts(record) if value]
     return aligned(rows) + "\n"
 
@@ -172,10 +164,10 @@ def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
     yield "worker", record.worker or ""
     if record.state == "running":
         yield "phase", record.phase or ""
-        yield "progress", f"{clock(record.done_s)} of {clock(record.duration_s)}" if record.duration_s else ""
+        yield "progress", _progress(record)
     for phase in ("queued", "fetch", "decode", "engine"):
-        spent_s = getattr(record.timings, f"{phase}_s")
-        yield phase, "" if spent_s is None else f"{spent_s:.2f} s"
+        elapsed_s = getattr(record.timings, f"{phase}_s")
+        yield phase, "" if elapsed_s is None else f"{elapsed_s:.2f} s"
     yield "duration", "" if record.duration_s is None else f"{record.duration_s:.2f} s"
     yield "error", f"{record.error} ({record.error_kind})" if record.error else ""
     yield "callback", _callback(record)
@@ -196,3 +188,51 @@ def _callback(record: JobRecord) -> str:
 
 def _date(seconds: float | None) -> str:
     return "" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
+
+
+def run_top(arguments: argparse.Namespace) -> int:
+    with open_client(arguments) as client:
+        if arguments.once or not (sys.stdout and sys.stdout.isatty()):
+            write_stdout(_top_view(client))
+            return 0
+        from rich.live import Live
+        from rich.text import Text
+
+        with Live(Text(_top_view(client), no_wrap=True), screen=True, auto_refresh=False) as live:
+            while True:
+                time.sleep(REFRESH_S)
+                live.update(Text(_top_view(client), no_wrap=True), refresh=True)
+
+
+def _top_view(client: Client) -> str:
+    counts, workers = client.counts(), client.workers()
+    waiting = ", ".join(f"{n_jobs} {priority}" for priority, n_jobs in counts.waiting.items())
+    audio_per_s = sum(worker.audio_per_s for worker in workers)
+    facts = [
+        ("queue", f"{waiting}; {counts.held} with workers, {counts.delayed} wait for their next try"),
+        (
+            "ended",
+            f"{counts.ended} remembered, {counts.dead} on the dead-letter list, {counts.webhooks} webhooks to send",
+        ),
+        ("speed", f"{audio_per_s:.1f} hours of audio an hour, {len(workers)} workers"),
+    ]
+    head = f"choral jobs, {client.shown}, {time.strftime('%H:%M:%S')}\n\n{aligned(facts)}\n"
+    if not workers:
+        return head + "no workers: start one with `choral worker`\n"
+    rows = [("worker", "model", "device", "up", "prep", "engine", "busy", "hours/hour", "done", "failed")]
+    return head + aligned(rows + [_worker_row(worker) for worker in workers], numbers=range(3, 10))
+
+
+def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:
+    return (
+        worker.name + (" (stopping)" if worker.is_stopping else ""),
+        worker.model,
+        worker.device,
+        format_clock(max(0.0, time.time() - worker.started_at)),
+        str(worker.in_prep),
+        str(worker.in_engine),
+        f"{worker.busy_share:.0%}",
+        f"{worker.audio_per_s:.1f}",
+        str(worker.succeeded),
+        str(worker.failed),
+    )

@@ -1,46 +1,41 @@
-"""`choral keys`: makes, lists and removes the API keys of a server."""
+"""`choral keys add|list|remove`: the API keys of a server."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any
 
-from choral.cli.arguments import Parser, add_flags, given_options
-from choral.cli.outputs import write_stdout
-from choral.cli.table import aligned
+from choral.cli.arguments import Parser, add_flags, add_subcommand, add_subcommands, given_options
+from choral.cli.console import aligned, write_stdout
 from choral.errors import UsageError
 
 LIMITS = ("requests_per_minute", "audio_minutes_per_day", "parallel_requests")
+USAGE = "choral keys COMMAND …"
 DESCRIPTION = """\
 The API keys of `choral serve --api-keys-file FILE`. The file holds only hashes: a key is shown once, when
 it is made. A server that runs sees changes at once.
 """
+EPILOG = None
 
 
-def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
+def add_arguments(parser: Parser) -> None:
     from choral.server.api_keys import ApiKey
 
-    parser: Parser = commands.add_parser(
-        "keys", help="make and remove API keys of a server", usage="choral keys COMMAND …", description=DESCRIPTION
-    )
-    parser.set_defaults(parser=parser)
-    own = parser.add_subparsers(prog="choral keys", title="commands", metavar="COMMAND")
+    commands = add_subcommands(parser)
     for name, run, text in (
-        ("add", add, "make a key, and print it once"),
-        ("list", show, "names and limits"),
-        ("remove", remove, "take a key back"),
+        ("add", run_add, "make a key, and print it once"),
+        ("list", run_list, "names and limits"),
+        ("remove", run_remove, "take a key back"),
     ):
-        command: Parser = own.add_parser(name, help=text, usage=f"choral keys {name} …", description=text)
+        command = add_subcommand(commands, name, run, text, usage=f"choral keys {name} …")
         if name != "list":
             command.add_argument("name", metavar="NAME", help="whose key it is")
         command.add_argument("--file", type=Path, required=True, metavar="FILE", help="where the keys are kept")
         if name == "add":
             add_flags(command.add_argument_group("limits"), ApiKey, LIMITS)
-        command.set_defaults(run=run, parser=command)
 
 
-def add(arguments: argparse.Namespace) -> int:
+def run_add(arguments: argparse.Namespace) -> int:
     from choral.server.api_keys import ApiKey, hash_secret, new_secret, read_keys, write_keys
 
     keys = read_keys(arguments.file) if arguments.file.exists() else ()
@@ -55,7 +50,7 @@ def add(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def show(arguments: argparse.Namespace) -> int:
+def run_list(arguments: argparse.Namespace) -> int:
     from choral.server.api_keys import read_keys
 
     rows = [[key.name, *(f"{getattr(key, name):g}" for name in LIMITS)] for key in read_keys(arguments.file)]
@@ -63,7 +58,7 @@ def show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def remove(arguments: argparse.Namespace) -> int:
+def run_remove(arguments: argparse.Namespace) -> int:
     from choral.server.api_keys import read_keys, write_keys
 
     keys = read_keys(arguments.file)

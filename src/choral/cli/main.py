@@ -1,12 +1,16 @@
-"""The command `choral`: finds the command to run, and turns errors into messages and exit codes.
+"""The entry point of `choral`: runs one command, and turns errors into messages and exit codes.
 
-This is the only place that does: errors with a type become one line and their exit code, a closed pipe, Ctrl-C and
-SIGTERM end the run quietly, and what nobody foresaw keeps its traceback and asks to be reported.
+Only the module of the command that runs is imported. A `ChoralError` becomes one line and its exit code; a closed
+pipe, Ctrl-C and SIGTERM end the command quietly; any other exception keeps its traceback and asks for a report.
+
+A command module has `USAGE`, `DESCRIPTION`, `EPILOG` and `add_arguments(parser)`, which sets the default `run` to the
+function that runs the command, unless it adds subcommands that do.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib
 import io
 import os
 import sys
@@ -15,16 +19,25 @@ from types import TracebackType
 from typing import Any
 
 from choral import __version__
-from choral.cli import bench, demo, doctor, jobs, keys, models, serve, submit, transcribe, worker
 from choral.cli.arguments import Parser, normalise
+from choral.cli.console import StdoutClosed, message, write_stdout
 from choral.cli.failures import error_lines
-from choral.cli.interrupts import interrupt_code, watch_for_termination
-from choral.cli.outputs import StdoutClosed, write_stdout
-from choral.cli.progress import message
+from choral.cli.signals import interrupt_code, raise_on_sigterm
 from choral.errors import ChoralError
 
-HIGHEST_STANDARD_STREAM = 2
-BROKEN_PIPE = 141  # what a shell shows for a program that a closed pipe ended
+COMMANDS = {  # the command, which is also the name of its module, and its help
+    "transcribe": "turn speech into text",
+    "demo": "a first try on real speech",
+    "models": "list, fetch, check and remove models",
+    "serve": "serve a model over HTTP, with OpenAI's API",
+    "keys": "make and remove API keys of a server",
+    "worker": "transcribe jobs from a queue in Redis",
+    "submit": "send audio to the queue",
+    "jobs": "look at the jobs in the queue, cancel and retry them",
+    "doctor": "what would be used here, and what is missing",
+    "bench": "measure speed and accuracy",
+}
+BROKEN_PIPE = 128 + 13  # what a shell shows for a program that SIGPIPE ended
 DESCRIPTION = "Speech to text with Whisper models: many voices, one pass."
 EPILOG = """\
 start here:
@@ -38,17 +51,17 @@ start here:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    sys.excepthook = _ask_to_report
-    _fill_closed_streams()
+    sys.excepthook = _ask_for_report
+    _open_closed_streams()
     _use_utf8()
-    watch_for_termination()
+    raise_on_sigterm()
     try:
         return _run(normalise(sys.argv[1:] if arguments is None else arguments))
     except ChoralError as error:
         message(*error_lines(str(error), error))
         return error.exit_code
     except StdoutClosed:
-        # Python flushes standard output once more on its way out, and would complain.
+        # Python flushes standard output again at exit, and would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
     except KeyboardInterrupt as interrupt:
@@ -57,50 +70,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str]) -> int:
-    parser = build_parser()
-    parsed, unknown = parser.parse_known_args(arguments)
+    parsed = parse(arguments)
     if not hasattr(parsed, "run"):
-        if unknown:
-            parser.refuse_unknown(unknown)
-        getattr(parsed, "parser", parser).print_help()
+        parsed.parser.print_help()
         return 0
-    _take_rest(parsed, unknown)
     exit_code: int = parsed.run(parsed)
     return exit_code
 
 
-def build_parser() -> Parser:
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The arguments of one command, with the parser that read them and, unless help is wanted, the function to run."""
+    parsed: argparse.Namespace
+    if arguments and arguments[0] in COMMANDS:
+        parsed, unknown = command_parser(arguments[0]).parse_known_args(arguments[1:])
+    else:
+        parsed, unknown = main_parser().parse_known_args(arguments)
+    _add_interspersed_inputs(parsed, unknown)
+    return parsed
+
+
+def main_parser() -> Parser:
+    """The parser of `choral` itself: it knows the names of the commands, not their arguments."""
     parser = Parser(prog="choral", usage="choral COMMAND …", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
+    parser.set_defaults(parser=parser)
     commands = parser.add_subparsers(prog="choral", title="commands", metavar="COMMAND")
-    text = commands.add_parser(
-        "transcribe",
-        help="turn speech into text",
-        usage="choral transcribe AUDIO… [options]",
-        description=transcribe.DESCRIPTION,
-        epilog=transcribe.EPILOG,
-    )
-    transcribe.add_arguments(text)
-    text.set_defaults(run=transcribe.run, parser=text)
-    demo.add_command(commands)
-    models.add_commands(commands)
-    serve.add_command(commands)
-    keys.add_commands(commands)
-    worker.add_command(commands)
-    submit.add_command(commands)
-    jobs.add_commands(commands)
-    doctor.add_command(commands)
-    bench.add_commands(commands)
+    for name, text in COMMANDS.items():
+        commands.add_parser(name, help=text)
     return parser
 
 
-def _take_rest(parsed: argparse.Namespace, unknown: list[str]) -> None:
-    """argparse stops taking inputs at the first flag after one; the others are inputs too."""
+def command_parser(name: str) -> Parser:
+    command = importlib.import_module(f"choral.cli.{name}")
+    parser = Parser(prog=f"choral {name}", usage=command.USAGE, description=command.DESCRIPTION, epilog=command.EPILOG)
+    parser.set_defaults(parser=parser)
+    command.add_arguments(parser)
+    return parser
+
+
+def _add_interspersed_inputs(parsed: argparse.Namespace, unknown: list[str]) -> None:
+    """argparse stops taking inputs at the first flag after one: the inputs after it are in `unknown`."""
     is_literal = "--" in unknown
     before = unknown[: unknown.index("--")] if is_literal else unknown
-    wrong = [argument for argument in before if argument.startswith("-") and argument != "-"]
-    if wrong or (unknown and not hasattr(parsed, "audio")):
-        parsed.parser.refuse_unknown(wrong or unknown)
+    flags = [argument for argument in before if argument.startswith("-") and argument != "-"]
+    if flags or (unknown and not hasattr(parsed, "audio")):
+        parsed.parser.refuse_unknown(flags or unknown)
     if unknown:
         parsed.audio += [*before, *unknown[len(before) + 1 :]]
 
@@ -111,15 +125,15 @@ class _Version(argparse.Action):
         parser.exit()
 
 
-def _fill_closed_streams() -> None:
+def _open_closed_streams() -> None:
     """Keep the next file that is opened from becoming standard input, output or error where those are closed."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= HIGHEST_STANDARD_STREAM:
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         pass
     os.close(descriptor)
 
 
 def _use_utf8() -> None:
-    """Results are UTF-8 wherever they go; a terminal that cannot show a letter shows a question mark."""
+    """Write UTF-8 to files and pipes; a terminal that cannot show a letter gets a question mark."""
     if sys.stdout is None:
         return
     assert isinstance(sys.stdout, io.TextIOWrapper)
@@ -129,9 +143,9 @@ def _use_utf8() -> None:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace", newline="\n")
 
 
-def _ask_to_report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _ask_for_report(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     sys.__excepthook__(kind, error, trace)
-    message("choral: this is a mistake in Choral, not in what you did. Please report it with the lines above.")
+    message("choral: this is a bug in Choral, not a mistake of yours. Please report it with the lines above.")
 
 
 if __name__ == "__main__":

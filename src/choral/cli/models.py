@@ -1,59 +1,44 @@
-"""`choral models list|pull|verify|remove|path`: what is on this machine, and what can be fetched."""
+"""`choral models list|pull|verify|remove|path`: the models on this machine, and those that can be downloaded."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
-from choral.cli.arguments import Parser
-from choral.cli.bars import download_bar
+from choral.cli.arguments import Parser, add_subcommand, add_subcommands
+from choral.cli.console import aligned, format_size, message, write_stdout
 from choral.cli.failures import Failure, Failures
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message, size
-from choral.cli.table import aligned
+from choral.cli.progress import download_bar
 from choral.errors import ChoralError
 
 if TYPE_CHECKING:
     from choral.model.catalog import KnownModel
     from choral.model.store import InstalledModel
 
+USAGE = "choral models COMMAND …"
 DESCRIPTION = """\
 A model is named by an official name (`choral models list`), or by its Hugging Face repository as in
 distil-whisper/distil-large-v3, with @REVISION if wanted. `choral transcribe --model` also takes files and folders.
 
 Models lie in the folder that `choral models path` prints; set CHORAL_MODELS to choose another.
 """
+EPILOG = None
 INDEXES = {"python": "Python index", "npm": "npm registry"}
 
 
-def add_commands(commands: argparse._SubParsersAction[Any]) -> None:
-    parser: Parser = commands.add_parser(
-        "models", help="list, fetch, check and remove models", usage="choral models COMMAND …", description=DESCRIPTION
-    )
-    parser.set_defaults(parser=parser)
-    actions = parser.add_subparsers(prog="choral models", title="commands", metavar="COMMAND")
-    _add(actions, "list", run_list, "what is installed and what can be fetched")
-    _add(actions, "pull", run_pull, "fetch models").add_argument("names", nargs="+", metavar="NAME")
-    _add(actions, "verify", run_verify, "read every byte of models and look for damage").add_argument(
-        "names", nargs="+", metavar="NAME"
-    )
-    _add(actions, "remove", run_remove, "delete models from this machine").add_argument(
-        "names", nargs="+", metavar="NAME"
-    )
-    _add(actions, "path", run_path, "print where a model lies, or where all of them do").add_argument(
-        "name", nargs="?", metavar="NAME"
-    )
-
-
-def _add(
-    actions: argparse._SubParsersAction[Any], name: str, run: Callable[[argparse.Namespace], int], text: str
-) -> Parser:
-    parser: Parser = actions.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-    parser.set_defaults(run=run, parser=parser)
-    return parser
+def add_arguments(parser: Parser) -> None:
+    commands = add_subcommands(parser)
+    add_subcommand(commands, "list", run_list, "what is installed and what can be fetched")
+    for name, run, text in (
+        ("pull", run_pull, "fetch models"),
+        ("verify", run_verify, "read every byte of models and look for damage"),
+        ("remove", run_remove, "delete models from this machine"),
+    ):
+        add_subcommand(commands, name, run, text).add_argument("names", nargs="+", metavar="NAME")
+    path = add_subcommand(commands, "path", run_path, "print where a model lies, or where all of them do")
+    path.add_argument("name", nargs="?", metavar="NAME")
 
 
 def run_list(arguments: argparse.Namespace) -> int:
@@ -73,40 +58,40 @@ def run_list(arguments: argparse.Namespace) -> int:
 def run_pull(arguments: argparse.Namespace) -> int:
     from choral.model.store import Store
 
-    failures = Failures()
-    for name in dict.fromkeys(arguments.names):
-        try:
-            with download_bar(f"fetching {name}") as on_download:
-                path = Store().pull(name, on_progress=on_download)
-            message(f"{name} is installed: {path}")
-        except ChoralError as error:
-            failures.tell(Failure(name, error))
-    return failures.exit_code
+    def pull(name: str) -> str:
+        with download_bar(f"fetching {name}") as on_download:
+            path = Store().pull(name, on_progress=on_download)
+        return f"{name} is installed: {path}"
+
+    return _for_each(arguments.names, pull)
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
     from choral.model.store import Store
 
-    failures = Failures()
-    for name in dict.fromkeys(arguments.names):
-        try:
-            model = Store().verify(name)
-            message(f"{name} is whole: {size(model.size_bytes)} read")
-        except ChoralError as error:
-            failures.tell(Failure(name, error))
-    return failures.exit_code
+    def verify(name: str) -> str:
+        return f"{name} is whole: {format_size(Store().verify(name).size_bytes)} read"
+
+    return _for_each(arguments.names, verify)
 
 
 def run_remove(arguments: argparse.Namespace) -> int:
     from choral.model.store import Store
 
+    def remove(name: str) -> str:
+        return f"{name} is removed: {format_size(Store().remove(name))} freed"
+
+    return _for_each(arguments.names, remove)
+
+
+def _for_each(names: Sequence[str], act: Callable[[str], str]) -> int:
+    """Do this to each model and print what was done; a failure is reported and the others go on."""
     failures = Failures()
-    for name in dict.fromkeys(arguments.names):
+    for name in dict.fromkeys(names):
         try:
-            freed_bytes = Store().remove(name)
-            message(f"{name} is removed: {size(freed_bytes)} freed")
+            message(act(name))
         except ChoralError as error:
-            failures.tell(Failure(name, error))
+            failures.report(Failure(name, error))
     return failures.exit_code
 
 
@@ -120,14 +105,11 @@ def run_path(arguments: argparse.Namespace) -> int:
 
 def _installed_row(model: InstalledModel) -> tuple[str, ...]:
     state = "damaged" if model.damage else "yes"
-    return model.name, state, size(model.size_bytes), model.source, _tidy(model.path)
+    # A folder that is itself the model ends in "/."
+    return model.name, state, format_size(model.size_bytes), model.source, os.path.normpath(model.path)
 
 
 def _available_row(model: KnownModel) -> tuple[str, ...]:
     ecosystems = {archive.ecosystem for carrier in model.carriers for archive in carrier.archives}
     sources = ["Hugging Face hub", *(INDEXES[ecosystem] for ecosystem in sorted(ecosystems, reverse=True))]
     return model.name, "no", "", ", ".join(sources), ""
-
-
-def _tidy(path: Path) -> str:
-    return os.path.normpath(path)  # a folder that is itself the model ends in "/."

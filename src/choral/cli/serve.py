@@ -1,4 +1,4 @@
-"""`choral serve`: the HTTP server, until it is told to stop."""
+"""`choral serve`: runs the HTTP server until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, given_options
-from choral.cli.loading import SERVICE_CACHE_BYTES, add_machine_flags, load_model
-from choral.cli.log_flags import add_log_flags
-from choral.cli.outputs import write_stdout
+from choral.cli.console import write_stdout
+from choral.cli.shared_flags import SERVICE_CACHE_BYTES, add_log_flags, add_machine_flags, load_model
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 KEY = "CHORAL_API_KEY"
 SECRET = "CHORAL_WEBHOOK_SECRET"
+USAGE = "choral serve [options]"
 DESCRIPTION = """\
 Serve the model over HTTP with OpenAI's API for audio: their clients work when they are told the address.
 All callers share one engine, and each gets the text it would have got alone.
@@ -55,18 +55,11 @@ PREP_FLAGS = (
 )  # fmt: skip
 
 
-def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+def add_arguments(parser: Parser) -> None:
     from choral.audio.prep.settings import PrepSettings
     from choral.server.jobs.settings import JobSettings
     from choral.server.settings import ServerSettings
 
-    parser: Parser = commands.add_parser(
-        "serve",
-        help="serve a model over HTTP, with OpenAI's API",
-        usage="choral serve [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
     add_flags(parser.add_argument_group("address"), ServerSettings, FLAGS["address"])
     keys = parser.add_argument_group("keys")
     keys.add_argument("--api-key", metavar="KEY", help=f"a key that callers must send (default: {KEY})")
@@ -83,7 +76,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
         action="store_true",
         help="send traces to an OpenTelemetry collector, at OTEL_EXPORTER_OTLP_ENDPOINT or http://localhost:4318",
     )
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -104,24 +97,24 @@ def run(arguments: argparse.Namespace) -> int:
             "max_audio_s": settings.max_audio_s,
         }
     )
-    Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
+    Guard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
     limit_malloc_arenas()
     with (
-        traced(is_wanted=arguments.otel) as tracing,
+        open_tracing(is_enabled=arguments.otel) as tracing,
         bind(settings.host, settings.port) as bound,
         closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model,
     ):
-        configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # not before: a bar may be on the screen
+        configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # after the progress bar is gone
         asyncio.run(serve(model, prep, settings, jobs, keys, bound, tracing))
     return 0
 
 
 @contextmanager
-def traced(*, is_wanted: bool) -> Iterator[Tracing | None]:
-    """A package that is missing is better known before a model is loaded."""
-    if not is_wanted:
+def open_tracing(*, is_enabled: bool) -> Iterator[Tracing | None]:
+    """Open the exporter before a model is loaded, so that a missing package fails at once."""
+    if not is_enabled:
         yield None
         return
     from choral.server.tracing import Tracing
@@ -159,7 +152,7 @@ async def serve(
             store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
             listener = Listener(create_app(service, keys, store, quotas, tracing), service)
             stack.enter_context(frozen_gc())
-            bound.listen(CONNECTIONS_WAITING)  # from here on nobody is turned away, and the address works
+            bound.listen(CONNECTIONS_WAITING)  # clients can connect from here on
             write_stdout(greeting(service, keys, bound))
             async with trim_memory():
                 await listener.serve([bound])

@@ -1,25 +1,26 @@
-"""`choral submit`: audio to the queue, for workers; with --wait, results as `choral transcribe` writes them."""
+"""`choral submit`: sends audio to the queue; with --wait, writes the results as `choral transcribe` does."""
 
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, get_args
 
 from choral.cli.arguments import Parser, describe
+from choral.cli.batch_run import BatchOptions, BatchRun
+from choral.cli.console import message, write_stdout
+from choral.cli.executors import QueueExecutor
 from choral.cli.failures import Failure, Failures
 from choral.cli.inputs import STDIN, Input, expand, require_stdin
-from choral.cli.outputs import write_stdout
-from choral.cli.progress import message, open_progress
-from choral.cli.queue_crew import QueueCrew
-from choral.cli.queue_flags import add_redis_flags, open_client
-from choral.cli.transcribe import add_output_flags, add_transcription_flags, choose_sink, read_request
-from choral.cli.work import Request, Work
+from choral.cli.progress import open_progress
+from choral.cli.shared_flags import add_redis_flags, open_client
+from choral.cli.transcribe import add_output_flags, add_transcription_flags, choose_sink, read_batch_options
 from choral.errors import AudioError, UsageError
 from choral.types import Priority
 
 if TYPE_CHECKING:
     from choral.jobs.sync_client import Client
 
+USAGE = "choral submit AUDIO… [options]"
 DESCRIPTION = """\
 Send audio to the queue in Redis, where workers (`choral worker`) transcribe it, and print the ids of
 the jobs, one a line. With --wait stay until they are done, and write results as `choral transcribe` does.
@@ -38,23 +39,16 @@ exit codes: as for `choral transcribe`, 8 a job without a result, 9 Redis
 """
 
 
-def add_command(commands: argparse._SubParsersAction[Any]) -> None:
-    parser: Parser = commands.add_parser(
-        "submit",
-        help="send audio to the queue",
-        usage="choral submit AUDIO… [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
+def add_arguments(parser: Parser) -> None:
     parser.add_argument("audio", nargs="+", metavar="AUDIO", help=argparse.SUPPRESS)
     queue = parser.add_argument_group("queue")
     add_redis_flags(queue)
-    classes = get_args(Priority)
+    priorities = get_args(Priority)
     queue.add_argument(
         "--priority",
-        choices=classes,
+        choices=priorities,
         default="interactive",
-        metavar="|".join(classes),
+        metavar="|".join(priorities),
         help=describe("interactive jobs go before batch jobs", "interactive"),
     )
     queue.add_argument("--callback", metavar="URL", help="is sent the result of each job when it is done")
@@ -63,48 +57,48 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     queue.add_argument("--wait", action="store_true", help="show progress, and write results when they are there")
     add_output_flags(parser.add_argument_group("output (with --wait)"))
     add_transcription_flags(parser)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    request = read_request(arguments)
+    options = read_batch_options(arguments)
     if not arguments.wait and (arguments.output_dir is not None or arguments.format != "text"):
         raise UsageError("--format and --output-dir say how results are written: give --wait with them")
-    inputs = expand(arguments.audio)
-    failures = Failures.telling(inputs.failures)
+    inputs, failures = expand(arguments.audio), Failures()
+    failures.report(*inputs.failures)
     if not inputs.found:
         return failures.exit_code
     if arguments.job_id is not None and not inputs.is_single:
         raise UsageError("--job-id goes with a single input")
     require_stdin(inputs)
-    open_sink = choose_sink(arguments.output_dir, inputs, request) if arguments.wait else None
+    open_sink = choose_sink(arguments.output_dir, inputs, options) if arguments.wait else None
     with open_client(arguments) as client:
-        job_ids = send(client, inputs.found, arguments, request, failures)
+        job_ids = submit_all(client, inputs.found, arguments, options, failures)
         if open_sink is None or not job_ids:
             return failures.exit_code
         with open_progress(len(job_ids), is_quiet=arguments.quiet) as display:
-            work = Work(QueueCrew(client, job_ids), open_sink(display), display, request, failures)
-            code = work.run([*job_ids])
-        if work.at_work:
-            left = " ".join(job_ids[item] for item in work.at_work)
-            message(f"choral: the jobs go on without you; see `choral jobs show` with {left}")
+            batch = BatchRun(QueueExecutor(client, job_ids), open_sink(display), display, options, failures)
+            code = batch.run([*job_ids])
+        if batch.running:
+            unfinished = " ".join(job_ids[item] for item in batch.running)
+            message(f"choral: the jobs stay in the queue; see `choral jobs show {unfinished}`")
         return code
 
 
-def send(
+def submit_all(
     client: Client,
-    found: tuple[Input, ...],
+    items: tuple[Input, ...],
     arguments: argparse.Namespace,
-    request: Request,
+    options: BatchOptions,
     failures: Failures,
 ) -> dict[Input, str]:
-    """The id of each job that was submitted, printed at once unless results are to be printed."""
+    """Submit every input and return the job ids; without --wait each id is printed at once."""
     job_ids: dict[Input, str] = {}
-    for item in found:
+    for item in items:
         try:
             job_ids[item] = client.submit(
                 item.audio,
-                request.options,
+                options.options,
                 priority=arguments.priority,
                 callback=arguments.callback,
                 job_id=arguments.job_id,
@@ -112,7 +106,7 @@ def send(
                 name="stdin" if item.source == STDIN else item.label,
             )
         except AudioError as error:
-            failures.tell(Failure(item.label, error))
+            failures.report(Failure(item.label, error))
             continue
         if not arguments.wait:
             write_stdout(f"{job_ids[item]}\n")

@@ -1,7 +1,7 @@
 """`choral transcribe`: files, folders, globs, standard input or URLs to text.
 
-One input goes to standard output, several go to files. What is wrong with one input is told and the others go on;
-what is wrong with the command or the model, or a full disk, stops the run.
+One input goes to standard output, several go to files. A failure of one input is reported and the others go on; a
+wrong option, a model that cannot be loaded or a full disk ends the run.
 """
 
 from __future__ import annotations
@@ -12,18 +12,19 @@ from contextlib import closing
 from pathlib import Path
 
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
-from choral.cli.crew import Crew
+from choral.cli.batch_run import BatchOptions, BatchRun
+from choral.cli.console import require_stdout
+from choral.cli.executors import LocalExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import Inputs, expand, require_stdin
-from choral.cli.loading import add_machine_flags, load_model
-from choral.cli.outputs import make_folder, plan_outputs, read_formats, require_stdout
+from choral.cli.outputs import FileSink, Sink, StdoutSink, make_folder, plan_outputs, read_formats
 from choral.cli.progress import Display, open_progress
-from choral.cli.sinks import FileSink, Sink, StdoutSink
-from choral.cli.work import Request, Work
+from choral.cli.shared_flags import add_machine_flags, load_model
 from choral.errors import UsageError
 from choral.formats import FORMATS
 from choral.types import SubtitleOptions, TranscribeOptions
 
+USAGE = "choral transcribe AUDIO… [options]"
 DESCRIPTION = """\
 Turn speech into text.
 
@@ -87,6 +88,7 @@ def add_arguments(parser: Parser) -> None:
     add_output_flags(parser.add_argument_group("output"))
     add_machine_flags(parser.add_argument_group("model and machine"))
     add_transcription_flags(parser)
+    parser.set_defaults(run=run)
 
 
 def add_output_flags(output: argparse._ArgumentGroup) -> None:
@@ -103,41 +105,42 @@ def add_transcription_flags(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    request = read_request(arguments)
-    inputs = expand(arguments.audio)
-    failures = Failures.telling(inputs.failures)
+    options = read_batch_options(arguments)
+    inputs, failures = expand(arguments.audio), Failures()
+    failures.report(*inputs.failures)
     if not inputs.found:
         return failures.exit_code
     require_stdin(inputs)
-    open_sink = choose_sink(arguments.output_dir, inputs, request)
-    with closing(load_model(arguments)) as model, open_progress(len(inputs.found), is_quiet=arguments.quiet) as display:
-        crew = Crew(model, request.options, min(len(inputs.found), model.requests_at_once))
-        return Work(crew, open_sink(display), display, request, failures).run(inputs.found)
+    open_sink = choose_sink(arguments.output_dir, inputs, options)
+    n_files = len(inputs.found)
+    with closing(load_model(arguments)) as model, open_progress(n_files, is_quiet=arguments.quiet) as display:
+        executor = LocalExecutor(model, options.options, min(n_files, model.requests_at_once))
+        return BatchRun(executor, open_sink(display), display, options, failures).run(inputs.found)
 
 
-def choose_sink(output_dir: str | None, inputs: Inputs, request: Request) -> Callable[[Display], Sink]:
-    """Where results go, found to be usable before the work begins."""
+def choose_sink(output_dir: str | None, inputs: Inputs, options: BatchOptions) -> Callable[[Display], Sink]:
+    """Where results go, checked to be writable before a model is loaded."""
     if not inputs.is_single or output_dir is not None:
         folder = Path(output_dir or ".")
         make_folder(folder)
-        plan = plan_outputs(inputs.found, folder, request.formats)
-        return lambda display: FileSink(plan, request.formats, request.subtitles)
-    if len(request.formats) > 1:
+        plan = plan_outputs(inputs.found, folder, options.formats)
+        return lambda display: FileSink(plan, options.formats, options.subtitles)
+    if len(options.formats) > 1:
         raise UsageError("several formats of one file cannot all go to standard output: give --output-dir")
     require_stdout()
-    return lambda display: StdoutSink(request.formats[0], request.subtitles, display)
+    return lambda display: StdoutSink(options.formats[0], options.subtitles, display)
 
 
-def read_request(arguments: argparse.Namespace) -> Request:
+def read_batch_options(arguments: argparse.Namespace) -> BatchOptions:
     """The options of this command line; subtitle layout switches word timestamps on."""
     given = given_options(arguments, TranscribeOptions)
-    subtitles = SubtitleOptions(**given_options(arguments, SubtitleOptions))
+    layout = given_options(arguments, SubtitleOptions)
+    subtitles = SubtitleOptions(**layout)
     formats = read_formats(arguments.format)
     if subtitles.needs_words:
-        layout = given_options(arguments, SubtitleOptions)
         flag = next(name for name in layout if layout[name] != getattr(SubtitleOptions, name)).replace("_", "-")
         if not any(FORMATS[name].is_subtitles for name in formats):
             raise UsageError(f"--{flag} lays out subtitles: give --format srt or vtt with it")
         if not given.setdefault("word_timestamps", True):
             raise UsageError(f"--{flag} needs the times of words: leave out --no-word-timestamps")
-    return Request(read_options(given), subtitles, formats, arguments.quiet)
+    return BatchOptions(read_options(given), subtitles, formats, arguments.quiet)

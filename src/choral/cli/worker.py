@@ -1,19 +1,23 @@
-"""`choral worker`: takes jobs from Redis and transcribes them, until it is told to stop."""
+"""`choral worker`: takes jobs from Redis and transcribes them until SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import os
-import signal
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, add_flags, given_options
-from choral.cli.loading import SERVICE_CACHE_BYTES, add_machine_flags, load_model
-from choral.cli.log_flags import add_log_flags
-from choral.cli.queue_flags import add_redis_flags
+from choral.cli.shared_flags import (
+    SERVICE_CACHE_BYTES,
+    add_log_flags,
+    add_machine_flags,
+    add_redis_flags,
+    load_model,
+)
+from choral.cli.signals import stop_on_signals
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
@@ -22,6 +26,7 @@ if TYPE_CHECKING:
     from choral.jobs.settings import WorkerSettings
 
 SECRET = "CHORAL_WEBHOOK_SECRET"
+USAGE = "choral worker [options]"
 DESCRIPTION = """\
 Take jobs from Redis and transcribe them, until told to stop. Start as many as you like, on as many
 machines as you like: a job whose worker dies is taken over by another.
@@ -47,17 +52,10 @@ PREP_FLAGS = (
 )  # fmt: skip
 
 
-def add_command(commands: argparse._SubParsersAction[Any]) -> None:
+def add_arguments(parser: Parser) -> None:
     from choral.audio.prep.settings import PrepSettings
     from choral.jobs.settings import WorkerSettings
 
-    parser: Parser = commands.add_parser(
-        "worker",
-        help="transcribe jobs from a queue in Redis",
-        usage="choral worker [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
     queue = parser.add_argument_group("queue")
     add_redis_flags(queue)
     queue.add_argument("--burst", action="store_true", help="empty the queue, retries and webhooks included, and exit")
@@ -72,7 +70,7 @@ def add_command(commands: argparse._SubParsersAction[Any]) -> None:
     watching = parser.add_argument_group("watching")
     watching.add_argument("--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus at this port")
     add_log_flags(watching)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,16 +83,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     settings = WorkerSettings(**given_options(arguments, WorkerSettings))
     prep = PrepSettings(**given_options(arguments, PrepSettings))
-    Guard(prep.allowed_hosts)  # what is wrong with them is better known before a model is loaded
+    Guard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
     secret = read_secret(arguments.webhook_secret_file)
     limit_malloc_arenas()
-    asyncio.run(greet(arguments))  # Redis first: a wrong address is better known before a model is loaded
+    asyncio.run(check_redis(arguments))  # a wrong address fails before a model is loaded
     with closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model:
         name = new_worker_name()
-        configure_logging(
-            arguments.log_format, worker=name, is_quiet=arguments.quiet
-        )  # not before: a bar may be on the screen
-        asyncio.run(work(arguments, name, model, prep, settings, secret))
+        configure_logging(arguments.log_format, worker=name, is_quiet=arguments.quiet)  # after the progress bar is gone
+        asyncio.run(run_worker(arguments, name, model, prep, settings, secret))
     return 0
 
 
@@ -107,14 +103,14 @@ def read_secret(file: Path | None) -> str:
         raise UsageError(f"the webhook secret in {file} cannot be read: {error.strerror}") from error
 
 
-async def greet(arguments: argparse.Namespace) -> None:
+async def check_redis(arguments: argparse.Namespace) -> None:
     from choral.jobs.client import AsyncClient
 
     async with AsyncClient(arguments.redis) as client:
         await client.counts()
 
 
-async def work(
+async def run_worker(
     arguments: argparse.Namespace, name: str, model: Model, prep: PrepSettings, settings: WorkerSettings, secret: str
 ) -> None:
     from choral.audio.prep.pool import PrepPool
@@ -128,32 +124,12 @@ async def work(
     metrics = WorkerMetrics()
     async with connect(url) as redis:
         with PrepPool(prep) as pool, serve_metrics(metrics, arguments.metrics_port):
-            store = JobQueue(redis, RedisKeys(settings.namespace))
+            queue = JobQueue(redis, RedisKeys(settings.namespace))
+            shown = redact_redis_url(url)
             worker = Worker(
-                store,
-                model,
-                pool,
-                settings,
-                shown=redact_redis_url(url),
-                name=name,
-                webhook_secret=secret,
-                metrics=metrics,
+                queue, model, pool, settings, shown=shown, name=name, webhook_secret=secret, metrics=metrics
             )
             stop_on_signals(worker.stop)
-            log.info("%s takes jobs from %s with %s on %s", name, redact_redis_url(url), model.name, model.device)
+            log.info("%s takes jobs from %s with %s on %s", name, shown, model.name, model.device)
             await worker.run(is_burst=arguments.burst)
             log.info("%s ends", name)
-
-
-def stop_on_signals(stop: Any) -> None:
-    """The first asks it to end; after that each does what it always does."""
-    loop = asyncio.get_running_loop()
-
-    def ask() -> None:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-        stop()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ask)

@@ -1,4 +1,4 @@
-"""What an examination found: facts under headings, what is wrong with them, and what mends it."""
+"""The findings of `choral doctor`: facts under headings, how serious each is, and how to fix it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from choral.cli.progress import printable
+from choral.cli.console import printable
 
 
 class State(Enum):
     """How a fact is marked in the report."""
 
-    FINE = " "
+    OK = " "
     NOTE = "!"  # it works, and could work better
     PROBLEM = "✗"  # transcribing would not work
 
@@ -21,7 +21,7 @@ class State(Enum):
 class Finding:
     subject: str
     text: str
-    state: State = State.FINE
+    state: State = State.OK
     fix: str | None = None
 
 
@@ -35,13 +35,13 @@ def count(sections: Iterable[Section], state: State) -> int:
     return sum(finding.state is state for section in sections for finding in section.findings)
 
 
-def rendered(sections: Sequence[Section]) -> str:
+def render_sections(sections: Sequence[Section]) -> str:
     """Lines of text; the subjects of all sections share one column."""
     width = max(len(finding.subject) for section in sections for finding in section.findings)
-    return "\n".join(_rendered_section(section, width) for section in sections)
+    return "\n".join(_render_section(section, width) for section in sections)
 
 
-def _rendered_section(section: Section, width: int) -> str:
+def _render_section(section: Section, width: int) -> str:
     lines = [printable(section.heading)]
     for finding in section.findings:
         lines.append(printable(f"  {finding.state.value} {finding.subject.ljust(width)}  {finding.text}"))
@@ -51,6 +51,6 @@ def _rendered_section(section: Section, width: int) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's package says, without the page of advice that some add to it."""
+    """The first line of a package's error message, without the page of advice that some add to it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

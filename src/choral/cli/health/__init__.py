@@ -1,1 +1,0 @@
-"""What `choral doctor` looks at."""

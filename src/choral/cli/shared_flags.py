@@ -1,0 +1,104 @@
+"""Flag groups that several commands share, and what they configure: the model, the queue client, the log."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from choral.cli.arguments import describe
+from choral.cli.progress import download_bar
+from choral.config import ComputeType, EngineName, EngineSettings
+
+if TYPE_CHECKING:
+    from choral.api import Model
+    from choral.jobs.sync_client import Client
+
+SERVICE_CACHE_BYTES = 256 * 2**20  # clients of a service rarely send the same audio twice
+MACHINE_FLAGS = ("model", "engine", "device", "devices", "compute_type", "threads")
+
+
+def add_machine_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--model",
+        metavar="NAME",
+        help="a name from `choral models list`, a file or folder, or a Hugging Face repository "
+        "(default: one that fits the machine)",
+    )
+    settings = EngineSettings()
+    group.add_argument(
+        "--engine",
+        default=settings.engine,
+        choices=get_args(EngineName),
+        metavar="NAME",
+        help=describe(f"{', '.join(get_args(EngineName))}; `choral doctor` says which auto is here", settings.engine),
+    )
+    group.add_argument(
+        "--device", default=settings.device, metavar="NAME", help=describe("auto, cpu, cuda or cuda:N", settings.device)
+    )
+    group.add_argument(
+        "--devices", default=settings.devices, metavar="N,N", help="several GPUs, each with an engine of its own: 0,1"
+    )
+    group.add_argument(
+        "--compute-type",
+        default=settings.compute_type,
+        choices=get_args(ComputeType),
+        metavar="NAME",
+        help=describe(f"{', '.join(get_args(ComputeType))}; auto is float32 on a CPU, float16 on a GPU", "auto"),
+    )
+    group.add_argument(
+        "--threads", type=int, default=settings.threads, metavar="N", help=describe("CPU threads; 0 is one a core", 0)
+    )
+
+
+def engine_settings(arguments: argparse.Namespace) -> EngineSettings:
+    given = {name: getattr(arguments, name) for name in MACHINE_FLAGS if name != "model"}
+    return EngineSettings(**given)
+
+
+def machine_arguments(arguments: argparse.Namespace) -> list[str]:
+    """The machine flags as command-line arguments for a child process."""
+    given = [(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in MACHINE_FLAGS]
+    return [f"{flag}={value}" for flag, value in given if value not in (None, "")]
+
+
+def load_model(arguments: argparse.Namespace, **overrides: Any) -> Model:
+    """Load the model that the flags name, downloading it if needed; `overrides` are further engine settings."""
+    import choral
+
+    label = f"loading {arguments.model}" if arguments.model else "loading the model"
+    settings = replace(engine_settings(arguments), **overrides)
+    with download_bar(label, is_quiet=getattr(arguments, "quiet", False)) as on_download:
+        return choral.load(arguments.model, settings=settings, on_download=on_download)
+
+
+def add_redis_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--redis",
+        metavar="URL",
+        help="redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss:// or unix:// (default: CHORAL_REDIS, or "
+        "redis://localhost:6379); with a password better CHORAL_REDIS: others on the machine see command lines",
+    )
+    group.add_argument(
+        "--namespace", default="choral", metavar="NAME", help="prefix of all keys in Redis (default: choral)"
+    )
+
+
+def open_client(arguments: argparse.Namespace) -> Client:
+    from choral.jobs import Client, ClientSettings
+
+    return Client(arguments.redis, ClientSettings(namespace=arguments.namespace))
+
+
+def add_log_flags(group: argparse._ArgumentGroup) -> None:
+    from choral.common.logs import LogFormat
+
+    formats = get_args(LogFormat)
+    group.add_argument(
+        "--log-format",
+        choices=formats,
+        default="text",
+        metavar="|".join(formats),
+        help=describe("of log lines", "text"),
+    )
+    group.add_argument("--quiet", action="store_true", help="log only what is wrong")
