@@ -16,7 +16,7 @@ import pytest
 
 import choral
 from choral import errors
-from choral.engine.window import Decode, Window
+from choral.engine.window import DecodeParams, Window
 from choral.errors import EngineClosed, ModelNotFound, UsageError
 from choral.longform.cuts import Cutter, n_mel_frames
 from choral.types import Loudness, Mode
@@ -99,7 +99,9 @@ def test_every_kind_of_input_gives_the_same_text(path: str, model: choral.Model,
 def test_known_no_speech_probability(model: choral.Model, jfk: Path) -> None:
     """CTranslate2's tests have the same number for this model and clip."""
     with choral.Recording.open(jfk) as recording:
-        window = Window(Cutter(recording, 80).cut(0, n_mel_frames(recording)), Decode(language="en", max_tokens=1))
+        window = Window(
+            Cutter(recording, 80).cut(0, n_mel_frames(recording)), DecodeParams(language="en", max_tokens=1)
+        )
         assert model._engine.submit(window).result().no_speech_prob == pytest.approx(0.06238, abs=1e-3)
 
 

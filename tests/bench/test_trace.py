@@ -21,8 +21,8 @@ from choral.bench.picture import svg
 from choral.bench.trace import Recorder, Trace, chrome_trace
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
-from choral.engine.window import Caller, Decode, Window
-from choral.engine.worker import StepRecord
+from choral.engine.engine_loop import StepRecord
+from choral.engine.window import Caller, DecodeParams, Window
 
 N_WINDOWS, N_CALLERS, N_TOKENS, N_SLOTS = 40, 5, 6, 8
 
@@ -34,8 +34,8 @@ def trace() -> Trace:
     engine = Engine(IdleRunner(N_SLOTS, N_TOKENS), EngineSettings(warm_up=False))
     engine.observe(recorder)
     callers = share_out(N_WINDOWS, N_CALLERS)
-    works = [Decode(n_candidates=2 if index == 20 else 1) for index in range(N_WINDOWS)]
-    windows = [Window(tick(index), work) for index, work in enumerate(works)]
+    all_params = [DecodeParams(n_candidates=2 if index == 20 else 1) for index in range(N_WINDOWS)]
+    windows = [Window(tick(index), params) for index, params in enumerate(all_params)]
     wait([engine.submit(window, caller) for window, caller in zip(windows, callers, strict=True)])
     engine.close()
     return recorder.trace()
@@ -137,7 +137,7 @@ def test_a_window_given_up_leaves_no_trace_of_tokens() -> None:
 
     engine = Engine(IdleRunner(N_SLOTS, 1_000_000), EngineSettings(warm_up=False))
     engine.observe(observe)
-    future = engine.submit(Window(tick(1), Decode()), Caller())
+    future = engine.submit(Window(tick(1), DecodeParams()), Caller())
     assert has_decoded.wait(60)
     engine.cancel(future)
     engine.close()
@@ -153,8 +153,8 @@ def test_real_windows(tiny_en_pt: Path, speech_clips: list[Path]) -> None:
         recorder = Recorder(engine.capacity.n_slots)
         engine.observe(recorder)
         callers = share_out(6, 3)
-        work = Decode(language="en")
-        wait([engine.submit(Window(material.window(index), work), caller) for index, caller in enumerate(callers)])
+        params = DecodeParams(language="en")
+        wait([engine.submit(Window(material.window(index), params), caller) for index, caller in enumerate(callers)])
     trace = recorder.trace()
     assert no_two_at_once(trace)
     assert len(trace.stays) == 6

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import choral.engine.worker
+import choral.engine.engine_loop
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.recording import Recording
 from choral.engine.engine import Engine
@@ -25,7 +25,7 @@ from real_model import SETTINGS, Loaded, alone
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr(choral.engine.worker, "time", clock)
+    monkeypatch.setattr(choral.engine.engine_loop, "time", clock)
     return clock
 
 

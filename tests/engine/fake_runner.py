@@ -16,10 +16,19 @@ import numpy as np
 from choral.config import EngineSettings
 from choral.engine.encoder_cache import EncoderCache
 from choral.engine.engine import Engine
-from choral.engine.runner import Capacity, Start
-from choral.engine.steps import Failed, Finished, Ongoing, Outcome
-from choral.engine.window import Align, Aligned, Decode, Decoded, DetectLanguage, Languages, Window, WindowAudio
-from choral.engine.window import Work as AnyWork
+from choral.engine.runner import Capacity, PrefillInput
+from choral.engine.steps import Failed, Finished, InProgress, Outcome
+from choral.engine.window import (
+    Aligned,
+    AlignParams,
+    Decoded,
+    DecodeParams,
+    DetectLanguageParams,
+    Languages,
+    Params,
+    Window,
+    WindowAudio,
+)
 from choral.errors import WindowFailed
 
 FEATURES_BYTES = 10
@@ -29,7 +38,7 @@ Fault = Literal["raise", "answer"]  # the whole call fails, or one window in it
 
 @dataclass
 class Plan:
-    """What becomes of a window; windows are known by the seed of their work."""
+    """What becomes of a window; windows are known by the seed of their params."""
 
     n_tokens: int = 3
     fault: Fault | None = None
@@ -37,7 +46,7 @@ class Plan:
 
 @dataclass
 class Running:
-    start: Start
+    start: PrefillInput
     tokens: tuple[int, ...] = ()
 
 
@@ -96,14 +105,14 @@ class FakeRunner:
         self.encoded.append(len(keys))
         return keys
 
-    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
         self.on_call("prefill")
         self.clock.now_s += self.seconds.decode
         taken = [slot for slots in self.running for slot in slots]
         wanted = [slot for start in starts for slot in start.slots]
         assert len({*taken, *wanted}) == len(taken) + len(wanted) <= self.n_slots
         assert all(start.features == start.audio_key for start in starts)
-        self.check_faults([self.plan(start.work) for start in starts])
+        self.check_faults([self.plan(start.params) for start in starts])
         self.running |= {start.slots: Running(start) for start in starts}
         return [self.advance(self.running[start.slots]) for start in starts]
 
@@ -111,20 +120,26 @@ class FakeRunner:
         self.on_call("decode")
         assert len(set(windows)) == len(windows) > 0
         self.clock.now_s += self.seconds.decode + self.seconds.row * sum(map(len, windows))
-        self.check_faults([self.plan(self.running[slots].start.work) for slots in windows])
+        self.check_faults([self.plan(self.running[slots].start.params) for slots in windows])
         return [self.advance(self.running[slots]) for slots in windows]
 
-    def align(self, known: Sequence[tuple[Any, AnyWork[Any]]]) -> Sequence[Outcome]:
+    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
         self.on_call("align")
         self.clock.now_s += self.seconds.decode
-        self.check_faults([self.plan(work) for _, work in known])
-        return [self.answer(work) for _, work in known]
+        self.check_faults([self.plan(params) for _, params in known])
+        return [self.answer(params) for _, params in known]
 
     def release(self, slots: tuple[int, ...]) -> None:
         self.running.pop(slots, None)
 
-    def plan(self, work: AnyWork[Any]) -> Plan:
-        number = work.seed if isinstance(work, Decode) else work.text_tokens[0] if isinstance(work, Align) else -1
+    def plan(self, params: Params[Any]) -> Plan:
+        number = (
+            params.seed
+            if isinstance(params, DecodeParams)
+            else params.text_tokens[0]
+            if isinstance(params, AlignParams)
+            else -1
+        )
         return self.plans.setdefault(number, Plan())
 
     def check_faults(self, plans: Sequence[Plan]) -> None:
@@ -132,18 +147,18 @@ class FakeRunner:
             raise RuntimeError("the device is lost")
 
     def advance(self, running: Running) -> Outcome:
-        plan = self.plan(running.start.work)
+        plan = self.plan(running.start.params)
         if plan.fault == "answer":
             return Failed(WindowFailed("not a number"))
         running.tokens = (*running.tokens, len(running.tokens))
         if len(running.tokens) >= plan.n_tokens:
             return Finished(Decoded(running.tokens, -0.5, 0.1))
-        return Ongoing(running.tokens if running.start.is_watched else None)
+        return InProgress(running.tokens if running.start.is_watched else None)
 
-    def answer(self, work: AnyWork[Any]) -> Outcome:
-        if self.plan(work).fault == "answer":
+    def answer(self, params: Params[Any]) -> Outcome:
+        if self.plan(params).fault == "answer":
             return Failed(WindowFailed("not a number"))
-        if isinstance(work, DetectLanguage):
+        if isinstance(params, DetectLanguageParams):
             return Finished(Languages({"en": 1.0}))
         return Finished(Aligned(np.zeros((1, 1, 1), np.float32), 1, np.ones(1, np.float32)))
 
@@ -166,7 +181,7 @@ class Gate:
 
 
 def window(number: int, n_slots: int = 1) -> Window[Decoded]:
-    return Window(audio(number), Decode(seed=number, n_candidates=n_slots))
+    return Window(audio(number), DecodeParams(seed=number, n_candidates=n_slots))
 
 
 def engine_on(runner: FakeRunner, **settings: Any) -> Engine:

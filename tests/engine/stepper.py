@@ -6,41 +6,41 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from choral.engine.steps import Job, Pending, Step
-from choral.engine.window import Align, Caller, Decode, Window, Work
-from choral.engine.worker import GivenUp, Submitted, Worker
+from choral.engine.engine_loop import Cancel, EngineLoop, Submitted
+from choral.engine.steps import Pending, Step, WindowTask
+from choral.engine.window import AlignParams, Caller, DecodeParams, Params, Window
 from fake_runner import Clock, FakeRunner, Plan, Seconds, audio
 
 
 class Stepper:
     def __init__(self, runner: FakeRunner, most_encoded_together: int = 4) -> None:
         self.runner = runner
-        self.worker = Worker(runner, runner.capacity, most_encoded_together)
+        self.worker = EngineLoop(runner, runner.capacity, most_encoded_together)
         self.scheduler = self.worker.scheduler
-        self.jobs: list[Job] = []
+        self.tasks: list[WindowTask] = []
         runner.known = self.worker.cache
         self._numbers = count()
 
     def submit(
         self, caller: Caller | None = None, *, n_slots: int = 1, key: int | None = None, n_tokens: int = 3
-    ) -> Job:
+    ) -> WindowTask:
         """Without slots it is a text to align."""
         number = next(self._numbers)
         self.runner.plans[number] = Plan(n_tokens)
-        work: Work[Any] = Decode(seed=number, n_candidates=n_slots)
+        params: Params[Any] = DecodeParams(seed=number, n_candidates=n_slots)
         if not n_slots:
-            work = Align(text_tokens=(number,), n_frames=100, language="en", task="transcribe")
-        job = Job(Window(audio(1000 + number if key is None else key), work), caller or Caller(), Pending())
-        self.jobs.append(job)
-        self.worker.queue.put(Submitted(job))
-        return job
+            params = AlignParams(text_tokens=(number,), n_frames=100, language="en", task="transcribe")
+        task = WindowTask(Window(audio(1000 + number if key is None else key), params), caller or Caller(), Pending())
+        self.tasks.append(task)
+        self.worker.queue.put(Submitted(task))
+        return task
 
-    def plan(self, job: Job) -> Plan:
-        return self.runner.plan(job.window.work)
+    def plan(self, task: WindowTask) -> Plan:
+        return self.runner.plan(task.window.params)
 
-    def cancel(self, job: Job) -> None:
-        job.future.cancel()
-        self.worker.queue.put(GivenUp(job))
+    def cancel(self, task: WindowTask) -> None:
+        task.future.cancel()
+        self.worker.queue.put(Cancel(task))
 
     def step(self) -> Step | None:
         assert self.worker.receive(is_idle=False)
@@ -69,10 +69,10 @@ def kinds(steps: Sequence[Step | None]) -> list[str]:
     return [type(step).__name__ for step in steps]
 
 
-def until_decoding(desk: Stepper, jobs: Sequence[Job]) -> None:
+def until_decoding(desk: Stepper, tasks: Sequence[WindowTask]) -> None:
     for _ in range(100):
         desk.step()
-        wanted = {job.slots for job in jobs}
+        wanted = {task.slots for task in tasks}
         if () not in wanted and wanted <= set(desk.runner.running):
             return
     raise AssertionError("they never began")

@@ -25,14 +25,14 @@ from choral.engine.gpu_runner import GpuRunner
 from choral.engine.steps import Pending
 from choral.engine.torch_runner import TorchRunner
 from choral.engine.window import (
-    Align,
     Aligned,
+    AlignParams,
     Caller,
-    Decode,
     Decoded,
-    DetectLanguage,
+    DecodeParams,
+    DetectLanguageParams,
     Languages,
-    Warped,
+    TokenTimes,
     Window,
     WindowAudio,
 )
@@ -103,15 +103,15 @@ def equal_text(found: Any, expected: Any, tokenizer: Tokenizer) -> bool:
             return tokenizer.decode(found.tokens) == tokenizer.decode(expected.tokens)
         case Languages(), Languages():
             return found.best == expected.best
-        case Warped(), Warped():
+        case TokenTimes(), TokenTimes():
             return bool(np.array_equal(found.token_frames, expected.token_frames))
     return False
 
 
-def random_decode(rng: random.Random, tokenizer: Tokenizer, longest: int) -> Decode:
+def random_decode(rng: random.Random, tokenizer: Tokenizer, longest: int) -> DecodeParams:
     temperature = rng.choice([0.0, 0.0, 0.0, 0.4, 1.0])
     n_candidates = rng.choice([1, 1, 1, 2, 5])
-    return Decode(
+    return DecodeParams(
         prompt=tuple(tokenizer.encode(SENTENCE * rng.randrange(1, 8))) if rng.random() < 0.3 else (),
         prefix=tuple(tokenizer.encode(" Well")) if rng.random() < 0.1 else (),
         language=rng.choice(["en", "en", "de", "ru"]),
@@ -134,22 +134,24 @@ def random_window(rng: random.Random, sounds: Sequence[WindowAudio], tokenizer: 
     audio = rng.choice(sounds)
     kind = rng.random()
     if kind < 0.1:
-        return Window(audio, DetectLanguage())
+        return Window(audio, DetectLanguageParams())
     if kind < 0.2:
         tokens = tuple(tokenizer.encode(SENTENCE * rng.randrange(1, 4)))[: rng.randrange(1, 40)]
         n_frames = min(1500, len(audio.samples) // HOP_LENGTH // 2)
-        return Window(audio, Align(text_tokens=tokens, n_frames=n_frames, language="en", task="transcribe"))
+        return Window(audio, AlignParams(text_tokens=tokens, n_frames=n_frames, language="en", task="transcribe"))
     return Window(audio, random_decode(rng, tokenizer, longest))
 
 
 def bad_window(rng: random.Random, sounds: Sequence[WindowAudio]) -> Window[Any]:
     samples = sounds[0].samples.copy()
     samples[rng.randrange(10_000)] = np.nan
-    return rng.choice([Window(alone(samples), Decode(language="en")), Window(sounds[1], Decode(language="xx"))])
+    return rng.choice(
+        [Window(alone(samples), DecodeParams(language="en")), Window(sounds[1], DecodeParams(language="xx"))]
+    )
 
 
 class Submitting:
-    """Windows from several threads, as several callers, at random moments; bad and unwanted ones in between."""
+    """Windows from several threads, as several callers, at random moments; bad and cancelled ones in between."""
 
     def __init__(self, engine: Engine, windows: Sequence[Window[Any]], sounds: Sequence[WindowAudio], seed: int):
         self.engine, self.windows, self.sounds = engine, windows, sounds
@@ -159,8 +161,8 @@ class Submitting:
         callers = [Caller(priority) for priority in ("interactive", "interactive", "batch")]
         numbers = [range(first, len(windows), N_THREADS) for first in range(N_THREADS)]
         rngs = [random.Random(f"{seed} {first}") for first in range(N_THREADS)]
-        works = zip(numbers, rngs, strict=True)
-        self.threads = [threading.Thread(target=self.submit, args=(*work, callers)) for work in works]
+        parts = zip(numbers, rngs, strict=True)
+        self.threads = [threading.Thread(target=self.submit, args=(*part, callers)) for part in parts]
 
     def submit(self, numbers: range, rng: random.Random, callers: Sequence[Caller]) -> None:
         for number in numbers:
@@ -169,10 +171,10 @@ class Submitting:
             if rng.random() < 0.1:
                 self.bad.append(self.engine.submit(bad_window(rng, self.sounds), rng.choice(callers)))
             if rng.random() < 0.15:
-                unwanted = self.engine.submit(rng.choice(self.windows), rng.choice(callers))
+                cancelled = self.engine.submit(rng.choice(self.windows), rng.choice(callers))
                 time.sleep(rng.choice([0, 0.02, 0.1]))
-                self.engine.cancel(unwanted)
-                self.given_up.append(unwanted)
+                self.engine.cancel(cancelled)
+                self.given_up.append(cancelled)
 
     def run(self) -> None:
         for thread in self.threads:
@@ -195,7 +197,7 @@ def check_together_as_alone(
 
     for number, window in enumerate(windows):
         found = submitting.futures[number].result(SOON_S)
-        assert runner.is_same(found, expected[number], tokenizer), (window.work, found, expected[number])
+        assert runner.is_same(found, expected[number], tokenizer), (window.params, found, expected[number])
     for future in submitting.bad:
         assert isinstance(future.exception(SOON_S), UsageError | WindowFailed)
     for future in submitting.given_up:
@@ -219,9 +221,9 @@ def test_many_together_as_alone(runner: Runner, tokenizer: Tokenizer, sounds: li
 
 
 def test_a_step_serves_many_windows(tiny: Loaded, speech: list[WindowAudio]) -> None:
-    work = Decode(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=20)
+    params = DecodeParams(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=20)
     before = tiny.engine.stats
-    futures = [tiny.engine.submit(Window(speech[i % len(speech)], work)) for i in range(12)]
+    futures = [tiny.engine.submit(Window(speech[i % len(speech)], params)) for i in range(12)]
     n_tokens = sum(len(future.result(SOON_S).tokens) for future in futures)
     after = tiny.engine.stats
     assert after.steps - before.steps < n_tokens / 3

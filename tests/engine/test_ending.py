@@ -11,9 +11,9 @@ from concurrent.futures import CancelledError
 import pytest
 
 from choral.engine.engine import Engine
-from choral.engine.steps import Job, Pending
-from choral.engine.window import Caller, Decode, Decoded, Window
-from choral.engine.worker import Submitted
+from choral.engine.engine_loop import Submitted
+from choral.engine.steps import Pending, WindowTask
+from choral.engine.window import Caller, Decoded, DecodeParams, Window
 from choral.errors import EngineClosed
 from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window
 
@@ -131,7 +131,7 @@ def test_a_closed_engine_lets_go_of_its_runner():
 def test_windows_that_are_done_are_not_kept(engine: Engine):
     def ask(number: int) -> weakref.ref[object]:
         sound = audio(number)
-        engine.submit(Window(sound, Decode())).result(SOON_S)
+        engine.submit(Window(sound, DecodeParams())).result(SOON_S)
         return weakref.ref(sound)
 
     sounds = [ask(number) for number in range(10)]
@@ -161,10 +161,10 @@ def test_nothing_is_put_where_nobody_looks_any_more(runner: FakeRunner):
     engine = engine_on(runner)
     worker = engine._worker
     engine.close()
-    assert not worker.put(Submitted(Job(window(1), Caller(), Pending())))
+    assert not worker.put(Submitted(WindowTask(window(1), Caller(), Pending())))
     worker.is_over = False  # as it looked a moment before
     pending = Pending[Decoded]()
-    assert worker.put(Submitted(Job(window(2), Caller(), pending)))
+    assert worker.put(Submitted(WindowTask(window(2), Caller(), pending)))
     worker.runner = runner
     worker.end()
     with pytest.raises(EngineClosed):

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from choral.engine.engine import Engine
+from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Decode as DecodeStep
-from choral.engine.window import Align, Caller, Decoded, DetectLanguage, Window
-from choral.engine.worker import StepRecord
+from choral.engine.window import AlignParams, Caller, Decoded, DetectLanguageParams, Window
 from choral.errors import QueueFull, UsageError, WindowFailed
 from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window
 
@@ -41,8 +41,8 @@ def test_results_can_be_awaited(engine: Engine, runner: FakeRunner):
 
 
 def test_other_work_has_other_results(engine: Engine):
-    text = Align(text_tokens=(1,), n_frames=10, language="en", task="transcribe")
-    assert engine.submit(Window(audio(1), DetectLanguage())).result(SOON_S).best == "en"
+    text = AlignParams(text_tokens=(1,), n_frames=10, language="en", task="transcribe")
+    assert engine.submit(Window(audio(1), DetectLanguageParams())).result(SOON_S).best == "en"
     assert engine.submit(Window(audio(1), text)).result(SOON_S).token_probs.tolist() == [1.0]
     assert (engine.stats.encoded, engine.stats.cache_hits) == (1, 1)
 
@@ -163,6 +163,6 @@ def test_audio_can_be_forgotten(engine: Engine):
     engine.submit(window(1)).result(SOON_S)
     assert engine.stats.encoded == 1
     assert engine.stats.cache_bytes == 10
-    engine.forget_audio()
+    engine.clear_cache()
     engine.submit(window(1)).result(SOON_S)
     assert engine.stats.encoded == 2

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from choral.engine.fair_share import Account, FairShare
-from choral.engine.steps import Job, Pending
-from choral.engine.window import Caller, Decode, Window
+from choral.engine.steps import Pending, WindowTask
+from choral.engine.window import Caller, DecodeParams, Window
 from fake_runner import audio
 
 
 def with_window(fair: FairShare, caller: Caller) -> Account:
-    fair.add(Job(Window(audio(0), Decode()), caller, Pending()))
+    fair.add(WindowTask(Window(audio(0), DecodeParams()), caller, Pending()))
     return fair.account(caller)
 
 
@@ -94,11 +94,11 @@ def test_the_clock_never_goes_back():
 def test_an_account_closes_with_its_last_window():
     fair = FairShare()
     account = with_window(fair, Caller())
-    job = account.waiting.popleft()
-    account.entered[job] = None
+    task = account.waiting.popleft()
+    account.entered[task] = None
     fair.close_if_empty(account)
     assert fair.accounts() == [account]
-    del account.entered[job]
+    del account.entered[task]
     fair.close_if_empty(account)
     assert fair.accounts() == []
 

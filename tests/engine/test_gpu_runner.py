@@ -19,11 +19,11 @@ import torch
 from choral.audio.mel import pad
 from choral.engine import gpu_runner
 from choral.engine.engine import Engine
-from choral.engine.gpu_hearing import Hearing
+from choral.engine.gpu_encode import GpuEncode
+from choral.engine.gpu_graphs import StepGraphs, sizes_up_to
 from choral.engine.gpu_runner import GpuRunner
-from choral.engine.gpu_times import GpuTimes
-from choral.engine.graphs import StepGraphs, sizes_up_to
-from choral.engine.window import Align, Aligned, Decode, Decoded, Window, WindowAudio
+from choral.engine.gpu_timer import GpuTimer
+from choral.engine.window import Aligned, AlignParams, Decoded, DecodeParams, Window, WindowAudio
 from choral.errors import UsageError, WindowFailed
 from choral.model.checkpoint import Checkpoint
 from choral.model.gpu_encoder import GpuEncoder
@@ -36,14 +36,14 @@ from real_model import SETTINGS, Loaded, alone
 Samples = npt.NDArray[np.float32]
 SOON_S = 300
 CPU = torch.device("cpu")
-WORKS = (
-    Decode(language="en"),
-    Decode(language="en", timestamps=False, prompt=(50, 60, 70, 80, 90)),
-    Decode(language="en", temperature=0.7, n_candidates=3),
-    Decode(language="en", n_candidates=4, patience=1.5),
-    Decode(language="en", max_tokens=5, suppress_blank=False),
-    Decode(language="en", temperature=1.0, seed=3),
-    Decode(language="en", suppress_tokens=(13, 11), length_penalty=0.5, max_initial_timestamp=None),
+PARAMS = (
+    DecodeParams(language="en"),
+    DecodeParams(language="en", timestamps=False, prompt=(50, 60, 70, 80, 90)),
+    DecodeParams(language="en", temperature=0.7, n_candidates=3),
+    DecodeParams(language="en", n_candidates=4, patience=1.5),
+    DecodeParams(language="en", max_tokens=5, suppress_blank=False),
+    DecodeParams(language="en", temperature=1.0, seed=3),
+    DecodeParams(language="en", suppress_tokens=(13, 11), length_penalty=0.5, max_initial_timestamp=None),
 )
 
 
@@ -71,7 +71,7 @@ def windows(samples: Samples) -> list[Window[Decoded]]:
         samples[10_000:150_000],
         samples[20_000:120_000],
     ]
-    return [Window(alone(np.ascontiguousarray(cut)), work) for cut, work in zip(cuts, WORKS, strict=True)]
+    return [Window(alone(np.ascontiguousarray(cut)), params) for cut, params in zip(cuts, PARAMS, strict=True)]
 
 
 def results(engine: Engine, wanted: Sequence[Window[Decoded]]) -> list[Decoded]:
@@ -94,7 +94,7 @@ def test_together_as_alone_and_again_in_the_same_slots(engine: Engine, samples: 
 
 
 def test_tokens_are_seen_on_their_way(engine: Engine, samples: Samples) -> None:
-    pending = engine.submit(Window(alone(samples), WORKS[0]), watch=True)
+    pending = engine.submit(Window(alone(samples), PARAMS[0]), watch=True)
     seen = list(pending.updates())
     final = pending.result(SOON_S).tokens
     assert len(seen) > 5
@@ -104,15 +104,15 @@ def test_tokens_are_seen_on_their_way(engine: Engine, samples: Samples) -> None:
 
 def test_known_texts_are_aligned(engine: Engine, tiny: Loaded, samples: Samples) -> None:
     text = tuple(tiny.tokenizer.encode(" And so my fellow Americans"))
-    work = Align(text_tokens=text, n_frames=550, language="en", task="transcribe")
-    mine, theirs = (each.submit(Window(alone(samples), work)).result(SOON_S) for each in (engine, tiny.engine))
+    params = AlignParams(text_tokens=text, n_frames=550, language="en", task="transcribe")
+    mine, theirs = (each.submit(Window(alone(samples), params)).result(SOON_S) for each in (engine, tiny.engine))
     assert isinstance(mine, Aligned)
     assert isinstance(theirs, Aligned)
     assert np.allclose(mine.scores, theirs.scores, atol=1e-3)
 
 
 def test_a_bad_prompt_fails_alone(engine: Engine, samples: Samples) -> None:
-    good, bad = Window(alone(samples), WORKS[4]), Window(alone(samples), Decode(language="en", prompt=(10**6,)))
+    good, bad = Window(alone(samples), PARAMS[4]), Window(alone(samples), DecodeParams(language="en", prompt=(10**6,)))
     pending = [engine.submit(window) for window in (good, bad, good)]
     with pytest.raises(UsageError, match="no token"):
         pending[1].result(SOON_S)
@@ -122,18 +122,18 @@ def test_a_bad_prompt_fails_alone(engine: Engine, samples: Samples) -> None:
 def test_numbers_that_are_not_numbers_fail_alone(
     engine: Engine, samples: Samples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hear = Hearing.__call__
+    hear = GpuEncode.__call__
 
-    def spoilt(self: Hearing, audios: Sequence[WindowAudio]) -> list[torch.Tensor]:
+    def spoilt(self: GpuEncode, audios: Sequence[WindowAudio]) -> list[torch.Tensor]:
         return [
             own * (torch.nan if audio.samples[0] == 1 else 1)
             for own, audio in zip(hear(self, audios), audios, strict=True)
         ]
 
-    monkeypatch.setattr(Hearing, "__call__", spoilt)
+    monkeypatch.setattr(GpuEncode, "__call__", spoilt)
     broken = samples.copy()
     broken[0] = 1
-    pending = [engine.submit(Window(alone(cut), WORKS[0])) for cut in (samples[:100_000], broken)]
+    pending = [engine.submit(Window(alone(cut), PARAMS[0])) for cut in (samples[:100_000], broken)]
     with pytest.raises(WindowFailed, match="not numbers"):
         pending[1].result(SOON_S)
     assert pending[0].result(SOON_S).tokens
@@ -146,7 +146,7 @@ def test_in_bytes_the_text_is_much_the_same(
     runner = GpuRunner(tiny_checkpoint, tiny.tokenizer, replace(SETTINGS, slots=2))
     engine = Engine(runner, SETTINGS)
     try:
-        tokens = results(engine, [Window(alone(samples), Decode(language="en", timestamps=False))])[0].tokens
+        tokens = results(engine, [Window(alone(samples), DecodeParams(language="en", timestamps=False))])[0].tokens
     finally:
         engine.close()
     text = tiny.tokenizer.decode(tokens)
@@ -205,7 +205,7 @@ def test_without_a_gpu_the_step_is_simply_called() -> None:
 
 
 def test_times_are_told_apart_by_kind_and_size() -> None:
-    times = GpuTimes(CPU)
+    times = GpuTimer(CPU)
     assert times.seconds("step", 3) is None
     assert times.run("step", 3, lambda: time.sleep(0.02) or "done", n_times=2) == "done"
     assert 0.01 <= (times.seconds("step", 3) or 0) < 0.2

@@ -12,7 +12,7 @@ from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.group import EngineGroup
 from choral.engine.steps import Pending
-from choral.engine.window import Caller, Decode, Decoded, Window
+from choral.engine.window import Caller, Decoded, DecodeParams, Window
 from choral.errors import EngineClosed, QueueFull, UsageError
 from fake_runner import FakeRunner, Plan, audio
 
@@ -34,7 +34,7 @@ class Desk:
         self._n_submitted += 1
         for runner in self.runners:
             runner.plans[self._n_submitted] = Plan(3)
-        window = Window(audio(1000 + self._n_submitted if key is None else key), Decode(seed=self._n_submitted))
+        window = Window(audio(1000 + self._n_submitted if key is None else key), DecodeParams(seed=self._n_submitted))
         return self.group.submit(window, caller)
 
 

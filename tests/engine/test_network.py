@@ -11,7 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from choral.engine.window import Align, Caller, Decode, Decoded, DetectLanguage, Window, WindowAudio, Work
+from choral.engine.window import (
+    AlignParams,
+    Caller,
+    Decoded,
+    DecodeParams,
+    DetectLanguageParams,
+    Params,
+    Window,
+    WindowAudio,
+)
 from choral.errors import UsageError, WindowFailed
 from choral.model.decoder import Memory
 from real_model import Loaded, alone
@@ -21,8 +30,8 @@ FELLOW_AMERICANS = " And so my fellow Americans ask not what your country can do
 
 
 @pytest.fixture
-def english(tiny: Loaded) -> Decode:
-    return Decode(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=30)
+def english(tiny: Loaded) -> DecodeParams:
+    return DecodeParams(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=30)
 
 
 def fresh(audio: WindowAudio, number: int) -> WindowAudio:
@@ -39,32 +48,34 @@ def together(tiny: Loaded, windows: list[Window[Any]]) -> list[Any]:
 # Encoded once
 
 
-def test_the_same_audio_is_encoded_once_whatever_is_asked(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+def test_the_same_audio_is_encoded_once_whatever_is_asked(
+    tiny: Loaded, speech: list[WindowAudio], english: DecodeParams
+):
     audio = fresh(speech[0], 1)
     tokens = tuple(tiny.tokenizer.encode(FELLOW_AMERICANS))
-    works: list[Work[Any]] = [
-        DetectLanguage(),
+    all_params: list[Params[Any]] = [
+        DetectLanguageParams(),
         english,
         replace(english, temperature=0.4),  # a fallback
         replace(english, temperature=0.8, n_candidates=3),
         replace(english, n_candidates=5),
-        Align(text_tokens=tokens, n_frames=550, language="en", task="transcribe"),
+        AlignParams(text_tokens=tokens, n_frames=550, language="en", task="transcribe"),
     ]
     before = tiny.engine.stats
-    for work in works:
-        tiny.engine.submit(Window(audio, work)).result(SOON_S)
-    for future in together(tiny, [Window(fresh(speech[0], 1), work) for work in works]):
+    for params in all_params:
+        tiny.engine.submit(Window(audio, params)).result(SOON_S)
+    for future in together(tiny, [Window(fresh(speech[0], 1), params) for params in all_params]):
         future.result(SOON_S)
     after = tiny.engine.stats
     assert after.encoded - before.encoded == 1
     assert after.encoder_steps - before.encoder_steps == 1
-    assert after.cache_hits - before.cache_hits == 2 * len(works) - 1
+    assert after.cache_hits - before.cache_hits == 2 * len(all_params) - 1
 
 
 # Watched
 
 
-def test_greedy_tokens_are_seen_one_by_one(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+def test_greedy_tokens_are_seen_one_by_one(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
     pending = tiny.engine.submit(Window(speech[0], english), watch=True)
     seen = list(pending.updates())
     result = pending.result(0)
@@ -75,7 +86,7 @@ def test_greedy_tokens_are_seen_one_by_one(tiny: Loaded, speech: list[WindowAudi
     assert seen[-1] == result.tokens
 
 
-def test_the_last_beams_that_are_seen_are_the_result(tiny: Loaded, speech: list[WindowAudio], english: Decode):
+def test_the_last_beams_that_are_seen_are_the_result(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
     for audio in speech[:3]:
         pending = tiny.engine.submit(Window(audio, replace(english, n_candidates=4)), watch=True)
         seen = list(pending.updates())
@@ -83,17 +94,17 @@ def test_the_last_beams_that_are_seen_are_the_result(tiny: Loaded, speech: list[
         assert len(seen) > 5
 
 
-def test_watching_changes_nothing(tiny: Loaded, speech: list[WindowAudio], english: Decode):
-    work = replace(english, temperature=0.7, n_candidates=3)
-    unwatched = tiny.engine.submit(Window(speech[1], work)).result(SOON_S)
-    assert tiny.engine.submit(Window(speech[1], work), watch=True).result(SOON_S) == unwatched
+def test_watching_changes_nothing(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
+    params = replace(english, temperature=0.7, n_candidates=3)
+    unwatched = tiny.engine.submit(Window(speech[1], params)).result(SOON_S)
+    assert tiny.engine.submit(Window(speech[1], params), watch=True).result(SOON_S) == unwatched
 
 
 # Given up
 
 
 def test_a_window_given_up_while_decoded_is_gone_at_the_next_step(
-    tiny: Loaded, speech: list[WindowAudio], english: Decode
+    tiny: Loaded, speech: list[WindowAudio], english: DecodeParams
 ):
     n_slots = tiny.engine.capacity.n_slots
     begun = tiny.engine.submit(Window(speech[0], replace(english, n_candidates=n_slots)), watch=True)
@@ -114,47 +125,52 @@ def spoilt(audio: WindowAudio, value: float) -> WindowAudio:
     return alone(samples)
 
 
-BAD: dict[str, tuple[Callable[[WindowAudio, Decode], Window[Any]], type[Exception]]] = {
-    "not a number": (lambda audio, work: Window(spoilt(audio, np.nan), work), WindowFailed),
-    "infinite": (lambda audio, work: Window(spoilt(audio, np.inf), work), WindowFailed),
+BAD: dict[str, tuple[Callable[[WindowAudio, DecodeParams], Window[Any]], type[Exception]]] = {
+    "not a number": (lambda audio, params: Window(spoilt(audio, np.nan), params), WindowFailed),
+    "infinite": (lambda audio, params: Window(spoilt(audio, np.inf), params), WindowFailed),
     "not a number, beams": (
-        lambda audio, work: Window(spoilt(audio, np.nan), replace(work, n_candidates=3)),
+        lambda audio, params: Window(spoilt(audio, np.nan), replace(params, n_candidates=3)),
         WindowFailed,
     ),
     "not a number, sampled": (
-        lambda audio, work: Window(spoilt(audio, np.nan), replace(work, temperature=1.0, n_candidates=2)),
+        lambda audio, params: Window(spoilt(audio, np.nan), replace(params, temperature=1.0, n_candidates=2)),
         WindowFailed,
     ),
-    "not a number, which language": (lambda audio, _: Window(spoilt(audio, np.nan), DetectLanguage()), WindowFailed),
+    "not a number, which language": (
+        lambda audio, _: Window(spoilt(audio, np.nan), DetectLanguageParams()),
+        WindowFailed,
+    ),
     "not a number, aligned": (
         lambda audio, _: Window(
-            spoilt(audio, np.nan), Align(text_tokens=(5, 6), n_frames=500, language="en", task="transcribe")
+            spoilt(audio, np.nan), AlignParams(text_tokens=(5, 6), n_frames=500, language="en", task="transcribe")
         ),
         WindowFailed,
     ),
     "unknown token in the prompt": (
-        lambda audio, work: Window(audio, replace(work, prompt=(5, 999_999))),
+        lambda audio, params: Window(audio, replace(params, prompt=(5, 999_999))),
         UsageError,
     ),
-    "negative token in the prefix": (lambda audio, work: Window(audio, replace(work, prefix=(-3,))), UsageError),
+    "negative token in the prefix": (lambda audio, params: Window(audio, replace(params, prefix=(-3,))), UsageError),
     "unknown token suppressed": (
-        lambda audio, work: Window(audio, replace(work, suppress_tokens=(60_000,))),
+        lambda audio, params: Window(audio, replace(params, suppress_tokens=(60_000,))),
         UsageError,
     ),
     "unknown token aligned": (
-        lambda audio, _: Window(audio, Align(text_tokens=(999_999,), n_frames=500, language="en", task="transcribe")),
+        lambda audio, _: Window(
+            audio, AlignParams(text_tokens=(999_999,), n_frames=500, language="en", task="transcribe")
+        ),
         UsageError,
     ),
-    "unknown language": (lambda audio, work: Window(audio, replace(work, language="xx")), UsageError),
+    "unknown language": (lambda audio, params: Window(audio, replace(params, language="xx")), UsageError),
 }
 
 
 @pytest.fixture(scope="module")
 def good(tiny: Loaded, speech: list[WindowAudio]) -> list[tuple[Window[Decoded], Decoded]]:
     """Windows and what each gives alone."""
-    work = Decode(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=12)
-    works = [work, replace(work, n_candidates=3), replace(work, temperature=0.5, n_candidates=2)]
-    windows = [Window(audio, work) for audio, work in zip(speech, works, strict=False)]
+    params = DecodeParams(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=12)
+    all_params = [params, replace(params, n_candidates=3), replace(params, temperature=0.5, n_candidates=2)]
+    windows = [Window(audio, params) for audio, params in zip(speech, all_params, strict=False)]
     return [(window, tiny.engine.submit(window).result(SOON_S)) for window in windows]
 
 
@@ -165,7 +181,7 @@ def test_a_bad_window_fails_alone(
 ):
     make, error = BAD[name]
     before = tiny.engine.stats.failed
-    bad = make(speech[3], good[0][0].work)  # type: ignore[arg-type]
+    bad = make(speech[3], good[0][0].params)  # type: ignore[arg-type]
     windows = [good[0][0], bad, good[1][0], good[2][0]]
     first, failed, *others = together(tiny, windows)
     assert type(failed.exception(SOON_S)) is error
@@ -180,14 +196,14 @@ def test_a_place_that_was_spoilt_is_clean_for_the_next(
     tiny: Loaded, speech: list[WindowAudio], good: list[tuple[Window[Decoded], Decoded]]
 ):
     for _ in range(3):
-        bad = Window(spoilt(speech[2], np.nan), replace(good[0][0].work, n_candidates=5))  # type: ignore[type-var]
+        bad = Window(spoilt(speech[2], np.nan), replace(good[0][0].params, n_candidates=5))  # type: ignore[type-var]
         assert isinstance(tiny.engine.submit(bad).exception(SOON_S), WindowFailed)
         for window, expected in good:
             assert tiny.engine.submit(window).result(SOON_S).tokens == expected.tokens
 
 
 def test_nothing_to_align(tiny: Loaded, speech: list[WindowAudio]):
-    nothing = Align(text_tokens=(), n_frames=500, language="en", task="transcribe")
+    nothing = AlignParams(text_tokens=(), n_frames=500, language="en", task="transcribe")
     assert tiny.engine.submit(Window(speech[0], nothing)).result(SOON_S).token_probs.tolist() == []
 
 
@@ -208,7 +224,7 @@ def test_many_threads_may_ask_at_once(tiny: Loaded, good: list[tuple[Window[Deco
 
 
 def test_beams_that_cannot_be_copied_fail_and_never_skip_a_token(
-    tiny: Loaded, english: Decode, speech: list[WindowAudio], monkeypatch: pytest.MonkeyPatch
+    tiny: Loaded, english: DecodeParams, speech: list[WindowAudio], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = Window(speech[0], replace(english, n_candidates=3))
     expected = tiny.engine.submit(window).result(SOON_S)

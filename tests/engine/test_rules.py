@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choral.engine.rules import NEVER, History, Rules
-from choral.engine.window import Decode
+from choral.engine.window import DecodeParams
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
@@ -27,7 +27,7 @@ CPU = torch.device("cpu")
 
 texts = st.lists(st.one_of(st.integers(0, TOKENIZER.eot - 1), st.integers(BEGIN, N_VOCAB - 1)), max_size=12)
 works = st.builds(
-    Decode,
+    DecodeParams,
     timestamps=st.booleans(),
     suppress_blank=st.booleans(),
     max_initial_timestamp=st.sampled_from([None, 0.5, 1.0, 30.0]),
@@ -36,22 +36,22 @@ works = st.builds(
 rows_of_works = st.lists(st.tuples(works, texts), min_size=1, max_size=N_SLOTS)
 
 
-def oracle_filters(work: Decode) -> list[whisper.decoding.LogitFilter]:
+def oracle_filters(params: DecodeParams) -> list[whisper.decoding.LogitFilter]:
     filters: list[whisper.decoding.LogitFilter] = []
-    if work.suppress_blank:
+    if params.suppress_blank:
         filters.append(whisper.decoding.SuppressBlank(ORACLE, 0))
-    filters.append(whisper.decoding.SuppressTokens(work.suppress_tokens))
-    if work.timestamps:
-        latest = None if work.max_initial_timestamp is None else round(work.max_initial_timestamp / 0.02)
+    filters.append(whisper.decoding.SuppressTokens(params.suppress_tokens))
+    if params.timestamps:
+        latest = None if params.max_initial_timestamp is None else round(params.max_initial_timestamp / 0.02)
         filters.append(whisper.decoding.ApplyTimestampRules(ORACLE, 0, latest))
     return filters
 
 
-def rules_after(rows: list[tuple[Decode, list[int]]], slots: list[int]) -> Rules:
+def rules_after(rows: list[tuple[DecodeParams, list[int]]], slots: list[int]) -> Rules:
     """As the engine does: windows begin one by one, and all that still go on are told their tokens together."""
     rules = Rules(TOKENIZER, N_VOCAB, N_SLOTS, CPU)
-    for slot, (work, _) in zip(slots, rows, strict=True):
-        rules.begin((slot,), work)
+    for slot, (params, _) in zip(slots, rows, strict=True):
+        rules.begin((slot,), params)
     for i in range(max(len(text) for _, text in rows)):
         going_on = [(slot, text[i]) for slot, (_, text) in zip(slots, rows, strict=True) if i < len(text)]
         fed = torch.tensor(going_on)
@@ -66,13 +66,13 @@ def random_logits(n_rows: int, seed: int) -> torch.Tensor:
 @settings(max_examples=100, deadline=None)
 @given(rows=rows_of_works, order=st.permutations(range(N_SLOTS)), seed=st.integers(0, 2**31))
 def test_each_row_is_ruled_as_the_reference_rules_it_alone(
-    rows: list[tuple[Decode, list[int]]], order: list[int], seed: int
+    rows: list[tuple[DecodeParams, list[int]]], order: list[int], seed: int
 ):
     slots = order[: len(rows)]
     logits = random_logits(len(rows), seed)
     expected = logits.clone()
-    for i, (work, text) in enumerate(rows):
-        for oracle_filter in oracle_filters(work):
+    for i, (params, text) in enumerate(rows):
+        for oracle_filter in oracle_filters(params):
             oracle_filter.apply(expected[i : i + 1], torch.tensor([text], dtype=torch.long))
     rules_after(rows, slots).apply(logits, torch.tensor(slots))
     assert torch.equal(logits, expected)
@@ -81,7 +81,7 @@ def test_each_row_is_ruled_as_the_reference_rules_it_alone(
 @settings(max_examples=20, deadline=None)
 @given(rows=rows_of_works, seed=st.integers(0, 2**31), data=st.data())
 def test_windows_that_are_not_in_a_step_change_nothing(
-    rows: list[tuple[Decode, list[int]]], seed: int, data: st.DataObject
+    rows: list[tuple[DecodeParams, list[int]]], seed: int, data: st.DataObject
 ):
     slots = list(range(len(rows)))
     some = data.draw(st.lists(st.sampled_from(slots), min_size=1, unique=True))
@@ -96,7 +96,7 @@ def test_windows_that_are_not_in_a_step_change_nothing(
 def test_zero_as_latest_first_timestamp_allows_only_zero():
     """The reference takes 0 for "no limit"; here it means what it says."""
     rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
-    rules.begin((1,), Decode(max_initial_timestamp=0.0))
+    rules.begin((1,), DecodeParams(max_initial_timestamp=0.0))
     logits = torch.zeros(1, N_VOCAB)
     rules.apply(logits, torch.tensor([1]))
     assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [BEGIN]
@@ -104,9 +104,9 @@ def test_zero_as_latest_first_timestamp_allows_only_zero():
 
 def test_a_place_forgets_the_window_before():
     rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
-    rules.begin((0, 1), Decode(suppress_tokens=(7,), max_initial_timestamp=0.0))
+    rules.begin((0, 1), DecodeParams(suppress_tokens=(7,), max_initial_timestamp=0.0))
     rules.history.append(torch.tensor([0, 1]), torch.tensor([BEGIN + 3, 5]))
-    rules.begin((1,), Decode(timestamps=False, suppress_blank=False))
+    rules.begin((1,), DecodeParams(timestamps=False, suppress_blank=False))
     logits = torch.zeros(1, N_VOCAB)
     rules.apply(logits, torch.tensor([1]))
     assert torch.isfinite(logits).all()

@@ -6,14 +6,14 @@ from collections import Counter
 
 import pytest
 
-from choral.engine.steps import Decode, Encode, Job, Step
+from choral.engine.steps import Decode, Encode, Step, WindowTask
 from choral.engine.window import Caller
 from fake_runner import Clock
 from stepper import kinds, stepper, until_decoding
 
 
 def callers_of(step: Step | None) -> list[Caller]:
-    return [job.caller for job in step.jobs] if step else []
+    return [task.caller for task in step.tasks] if step else []
 
 
 # Whose turn it is
@@ -29,7 +29,7 @@ def test_a_short_request_does_not_wait_behind_a_long_one(clock: Clock):
     short = desk.submit(n_tokens=3)
     step = desk.step()
     assert isinstance(step, Encode)
-    assert step.jobs[0] is short
+    assert step.tasks[0] is short
     assert kinds([desk.step() for _ in range(3)]) == ["Prefill", "Decode", "Decode"]
     assert short.future.result(timeout=0).tokens == (0, 1, 2)
     assert desk.scheduler.n_waiting > 30
@@ -47,7 +47,7 @@ def test_a_newcomer_does_not_make_up_for_what_others_had(clock: Clock):
     third = desk.submit()
     step = desk.step()
     assert isinstance(step, Encode)
-    assert step.jobs[0] is third
+    assert step.tasks[0] is third
 
 
 def test_windows_of_callers_enter_in_turn(clock: Clock):
@@ -55,8 +55,8 @@ def test_windows_of_callers_enter_in_turn(clock: Clock):
     first, second = Caller(), Caller()
     for caller in (first, first, first, second, second):
         desk.submit(caller)
-    entered = [step.jobs for step in desk.steps() if isinstance(step, Encode)]
-    order = [job.caller for jobs in entered for job in jobs]
+    entered = [step.tasks for step in desk.steps() if isinstance(step, Encode)]
+    order = [task.caller for tasks in entered for task in tasks]
     assert order == [first, second, first, second, first]
 
 
@@ -71,7 +71,7 @@ def test_a_caller_that_comes_back_has_saved_up_nothing(clock: Clock):
         desk.step()
     for _ in range(5):
         desk.submit(away)
-    order = [step.jobs[0].caller for step in desk.steps() if isinstance(step, Encode)]
+    order = [step.tasks[0].caller for step in desk.steps() if isinstance(step, Encode)]
     assert sorted(order[:4], key=id) == sorted([away, here] * 2, key=id)
 
 
@@ -81,7 +81,7 @@ def test_interactive_goes_before_batch(clock: Clock, first: str):
     batch, interactive = Caller("batch"), Caller("interactive")
     for caller in [interactive, batch] if first == "interactive" else [batch, interactive]:
         desk.submit(caller)
-    order = [step.jobs[0].caller for step in desk.steps() if isinstance(step, Encode)]
+    order = [step.tasks[0].caller for step in desk.steps() if isinstance(step, Encode)]
     assert order == [interactive, batch]
 
 
@@ -106,20 +106,20 @@ def test_a_large_window_is_not_passed_for_ever(clock: Clock):
     later = [desk.submit() for _ in range(20)]
     while not large.slots:
         step = desk.step()
-        assert isinstance(step, Decode) or (step and large in step.jobs), "another took a place it waits for"
-    assert sum(job.future.done() for job in small) == 5  # it entered as soon as it could
+        assert isinstance(step, Decode) or (step and large in step.tasks), "another took a place it waits for"
+    assert sum(task.future.done() for task in small) == 5  # it entered as soon as it could
     desk.steps()
-    assert all(job.future.done() for job in [large, *later])
+    assert all(task.future.done() for task in [large, *later])
 
 
 def test_the_last_places_are_kept_for_callers_that_have_none(clock: Clock):
     desk = stepper(clock, n_slots=16, encode=0.001, decode=0.01)
     file = Caller()
-    jobs = [desk.submit(file, n_tokens=1000) for _ in range(40)]
+    tasks = [desk.submit(file, n_tokens=1000) for _ in range(40)]
     for _ in range(60):
         desk.step()
         assert desk.scheduler.slots.n_free >= 2
-    assert sum(bool(job.slots) and not job.future.done() for job in jobs) == 14
+    assert sum(bool(task.slots) and not task.future.done() for task in tasks) == 14
     others = [desk.submit(n_tokens=50) for _ in range(2)]
     until_decoding(desk, others)
     assert desk.scheduler.slots.n_free == 0
@@ -128,9 +128,9 @@ def test_the_last_places_are_kept_for_callers_that_have_none(clock: Clock):
 def test_a_window_that_needs_all_places_gets_them(clock: Clock):
     desk = stepper(clock, n_slots=16)
     caller = Caller()
-    jobs = [desk.submit(caller), desk.submit(caller, n_slots=16), desk.submit(caller)]
+    tasks = [desk.submit(caller), desk.submit(caller, n_slots=16), desk.submit(caller)]
     desk.steps()
-    assert [len(job.future.result(timeout=0).tokens) for job in jobs] == [3, 3, 3]
+    assert [len(task.future.result(timeout=0).tokens) for task in tasks] == [3, 3, 3]
 
 
 def test_a_text_to_align_needs_no_place(clock: Clock):
@@ -167,8 +167,8 @@ def test_who_is_decoding_no_more_is_not_held_up(clock: Clock):
     desk = stepper(clock, n_slots=16, most=8, encode=0.2)
     first = [desk.submit(n_tokens=10) for _ in range(2)]
     desk.step(), desk.step(), desk.step()
-    for job in first:
-        desk.cancel(job)
+    for task in first:
+        desk.cancel(task)
     later = desk.submit()
     desk.steps()
     assert later.future.done()
@@ -187,11 +187,11 @@ def test_the_same_audio_is_encoded_once(clock: Clock):
     for key in (1, 3, 4):
         desk.submit(key=key)
     desk.steps()
-    jobs = [desk.submit(key=key, n_slots=n) for key, n in [(2, 1), (2, 2), (2, 0), (1, 1)]]
+    tasks = [desk.submit(key=key, n_slots=n) for key, n in [(2, 1), (2, 2), (2, 0), (1, 1)]]
     made = desk.steps()
     assert desk.runner.encoded == [1, 2, 1]
     assert kinds(made)[:3] == ["Encode", "Align", "Prefill"]
-    assert set(made[0].jobs) == set(jobs[:3])
+    assert set(made[0].tasks) == set(tasks[:3])
     assert desk.scheduler.n_hits == 3
 
 
@@ -211,10 +211,10 @@ def test_known_audio_goes_straight_on(clock: Clock, n_slots: int, kind: str):
 def test_all_windows_of_the_only_caller_share_every_step(clock: Clock):
     desk = stepper(clock, n_slots=16, encode=0.001, decode=0.0, row=0.01)
     caller = Caller()
-    jobs = [desk.submit(caller, n_tokens=50) for _ in range(10)]
-    until_decoding(desk, jobs)
+    tasks = [desk.submit(caller, n_tokens=50) for _ in range(10)]
+    until_decoding(desk, tasks)
     steps = [desk.step() for _ in range(5)]
-    assert [set(step.jobs) for step in steps if step] == [set(jobs)] * 5
+    assert [set(step.tasks) for step in steps if step] == [set(tasks)] * 5
 
 
 @pytest.mark.parametrize(
@@ -230,14 +230,14 @@ def test_one_window_beside_many_is_in_every_step(clock: Clock, fixed: float, row
     until_decoding(desk, [single])
     for _ in range(5):
         desk.step()
-    counts: Counter[Job] = Counter()
+    counts: Counter[WindowTask] = Counter()
     for _ in range(120):
         step = desk.step()
         assert isinstance(step, Decode)
-        assert len(step.jobs) == n_most
-        counts.update(step.jobs)
+        assert len(step.tasks) == n_most
+        counts.update(step.tasks)
     assert counts[single] == 120
-    assert max(counts[job] for job in many) - min(counts[job] for job in many) <= 1  # and they take turns
+    assert max(counts[task] for task in many) - min(counts[task] for task in many) <= 1  # and they take turns
 
 
 def test_two_callers_with_many_windows_get_the_same_beside_a_third(clock: Clock):
@@ -254,20 +254,20 @@ def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
     """Two windows of one and one of another begin before any step of the decoder was measured."""
     desk = stepper(clock, encode=0.0001)
     caller = Caller()
-    jobs = [desk.submit(who) for who in (caller, Caller(), caller)]
+    tasks = [desk.submit(who) for who in (caller, Caller(), caller)]
     made = desk.steps()
     first = next(step for step in made if isinstance(step, Decode))
-    assert set(first.jobs) == set(jobs)
+    assert set(first.tasks) == set(tasks)
 
 
-# Lanes
+# CpuLanes
 
 
 def test_the_encoder_s_lanes_are_filled_however_long_a_window_takes(clock: Clock):
     desk = stepper(clock, n_lanes=2, encode=3.0)
     for _ in range(4):
         desk.submit()
-    entered = [len(step.jobs) for step in desk.steps() if isinstance(step, Encode)]
+    entered = [len(step.tasks) for step in desk.steps() if isinstance(step, Encode)]
     assert entered == [2, 2]
 
 
@@ -284,7 +284,7 @@ def test_a_window_waits_for_a_second_place_so_that_two_are_encoded_together(cloc
     assert set(kinds(steps)) == {"Decode"}
     entering = desk.step()
     assert isinstance(entering, Encode)
-    assert set(entering.jobs) == set(waiting)
+    assert set(entering.tasks) == set(waiting)
 
 
 def test_the_last_window_waits_for_nobody(clock: Clock):
@@ -296,7 +296,7 @@ def test_the_last_window_waits_for_nobody(clock: Clock):
         desk.step()
     entering = desk.step()
     assert isinstance(entering, Encode)
-    assert entering.jobs == (last,)
+    assert entering.tasks == (last,)
 
 
 def test_audio_that_is_encoded_already_waits_for_nobody(clock: Clock):
@@ -308,4 +308,4 @@ def test_audio_that_is_encoded_already_waits_for_nobody(clock: Clock):
         desk.step()
     entering = desk.step()
     assert kinds([entering]) == ["Prefill"]
-    assert entering.jobs[0] is again
+    assert entering.tasks[0] is again

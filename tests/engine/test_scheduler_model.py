@@ -11,10 +11,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-import choral.engine.worker
+import choral.engine.engine_loop
 from choral.engine.fair_share import CHARGE
-from choral.engine.scheduler import HOLD_UP_S
-from choral.engine.steps import Decode, Encode, Job, Step
+from choral.engine.scheduler import MAX_PREFILL_STALL_S
+from choral.engine.steps import Decode, Encode, Step, WindowTask
 from choral.engine.window import Caller
 from fake_runner import Clock, FakeRunner, Seconds, audio
 from stepper import Stepper
@@ -31,7 +31,7 @@ def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
     again if it left and came back, level with whoever is served. Where there are two classes, one has four times that.
     """
     seconds, n_slots = runner.seconds, runner.n_slots
-    to_begin_s = max(HOLD_UP_S, seconds.encode * runner.n_lanes) + 2 * seconds.decode
+    to_begin_s = max(MAX_PREFILL_STALL_S, seconds.encode * runner.n_lanes) + 2 * seconds.decode
     to_end_s = n_slots * MOST_TOKENS * (seconds.decode + seconds.row * n_slots)
     is_mixed = len({caller.priority for caller in callers}) > 1
     return 2 * (to_begin_s + to_end_s) * len(callers) * (CHARGE["batch"] / CHARGE["interactive"] if is_mixed else 1)
@@ -45,10 +45,10 @@ class Waits:
     callers: Sequence[Caller]
     served_s: dict[Caller, float] = field(default_factory=dict)
 
-    def check(self, step: Step | None, inside: Iterable[Job]) -> None:
+    def check(self, step: Step | None, inside: Iterable[WindowTask]) -> None:
         now_s = self.runner.clock.now_s
-        served = {job.caller for job in step.jobs} if step else set()
-        still_inside = {job.caller for job in inside}
+        served = {task.caller for task in step.tasks} if step else set()
+        still_inside = {task.caller for task in inside}
         self.served_s = {c: now_s if c in served else self.served_s.get(c, now_s) for c in still_inside}
         waited_s = now_s - min(self.served_s.values(), default=now_s)
         assert waited_s <= longest_wait_s(self.runner, self.callers), "somebody is left out"
@@ -75,7 +75,7 @@ class Callers(RuleBasedStateMachine):
         row_s: float,
     ) -> None:
         clock = Clock()
-        self.time = patch.object(choral.engine.worker, "time", clock)
+        self.time = patch.object(choral.engine.engine_loop, "time", clock)
         self.time.start()
         self.runner = FakeRunner(n_slots, n_cached, Seconds(encode_s, decode_s, row_s), clock, n_lanes=n_lanes)
         self.desk = Stepper(self.runner, most_encoded)
@@ -84,8 +84,8 @@ class Callers(RuleBasedStateMachine):
         self.waits = Waits(self.runner, self.callers)
         self.n_submitted = 0
 
-    def alive(self) -> list[Job]:
-        return [job for job in self.desk.jobs if not job.future.done()]
+    def alive(self) -> list[WindowTask]:
+        return [task for task in self.desk.tasks if not task.future.done()]
 
     @rule(
         who=st.integers(0, N_CALLERS - 1),
@@ -104,11 +104,11 @@ class Callers(RuleBasedStateMachine):
     @precondition(lambda self: self.alive())
     @rule(data=st.data(), is_told=st.booleans())
     def cancel(self, data: st.DataObject, is_told: bool) -> None:
-        job = data.draw(st.sampled_from(self.alive()))
+        task = data.draw(st.sampled_from(self.alive()))
         if is_told:
-            self.desk.cancel(job)
+            self.desk.cancel(task)
         else:
-            job.future.cancel()
+            task.future.cancel()
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data(), fault=st.sampled_from(["raise", "answer"]))
@@ -130,11 +130,11 @@ class Callers(RuleBasedStateMachine):
             self.check(self.desk.step())
 
     def check(self, step: Step | None) -> None:
-        self.waits.check(step, self.desk.scheduler.jobs)
+        self.waits.check(step, self.desk.scheduler.tasks)
         if isinstance(step, Encode):
-            assert len(step.jobs) <= self.most_encoded
+            assert len(step.tasks) <= self.most_encoded
         if isinstance(step, Decode):
-            assert 0 < sum(job.n_slots for job in step.jobs) <= self.runner.n_slots
+            assert 0 < sum(task.n_slots for task in step.tasks) <= self.runner.n_slots
 
     @invariant()
     def nothing_is_lost_and_all_fits(self) -> None:
@@ -143,9 +143,9 @@ class Callers(RuleBasedStateMachine):
         scheduler = self.desk.scheduler
         scheduler.check_integrity()
         queued = self.desk.worker.queue.qsize()
-        inside = [job for job in self.desk.jobs if job in scheduler.jobs]
+        inside = [task for task in self.desk.tasks if task in scheduler.tasks]
         assert self.n_submitted - self.desk.worker.counts.windows - len(inside) <= queued
-        assert set(self.runner.running) == {job.slots for job in inside if job.slots in self.runner.running}
+        assert set(self.runner.running) == {task.slots for task in inside if task.slots in self.runner.running}
         assert sum(map(len, self.runner.running)) <= self.runner.n_slots - scheduler.slots.n_free
 
     def teardown(self) -> None:
@@ -159,13 +159,13 @@ class Callers(RuleBasedStateMachine):
             self.time.stop()
 
     def everything_has_ended(self) -> None:
-        assert all(job.future.done() for job in self.desk.jobs)
+        assert all(task.future.done() for task in self.desk.tasks)
         worker, scheduler = self.desk.worker, self.desk.scheduler
         assert worker.counts.windows == self.n_submitted
         assert worker.counts.failed == sum(
-            not job.future.cancelled() and job.future.exception() is not None for job in self.desk.jobs
+            not task.future.cancelled() and task.future.exception() is not None for task in self.desk.tasks
         )
-        assert not scheduler.jobs
+        assert not scheduler.tasks
         assert not self.runner.running
         assert scheduler.n_waiting == 0
         assert scheduler.slots.n_free == self.runner.n_slots
@@ -216,14 +216,14 @@ def test_nobody_is_left_out_however_long_it_goes_on(
     clock = Clock()
     desk = Stepper(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), most_encoded)
     waits = Waits(desk.runner, [load.caller for load in loads])
-    under_way: dict[Caller, list[Job]] = {load.caller: [] for load in loads}
-    with patch.object(choral.engine.worker, "time", clock):
+    under_way: dict[Caller, list[WindowTask]] = {load.caller: [] for load in loads}
+    with patch.object(choral.engine.engine_loop, "time", clock):
         for _ in range(300):
             for load in loads:
-                own = [job for job in under_way[load.caller] if not job.future.done()]
+                own = [task for task in under_way[load.caller] if not task.future.done()]
                 for _ in range(load.n_at_once - len(own)):
                     own.append(desk.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
                 under_way[load.caller] = own
             step = desk.step()
             assert step is not None
-            waits.check(step, desk.scheduler.jobs)
+            waits.check(step, desk.scheduler.tasks)

@@ -10,9 +10,9 @@ import whisper.decoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choral.engine.sampler import likeliest
+from choral.engine.sampler import top_k
 from choral.engine.search import BeamSearch, Candidate, Next, Sampling, best_candidate, search_for
-from choral.engine.window import Decode
+from choral.engine.window import DecodeParams
 
 EOT = 9
 N_VOCAB = 10
@@ -55,7 +55,7 @@ def test_beam_search_finds_what_the_reference_finds(beam_size: int, patience: fl
     search = BeamSearch(beam_size, patience, EOT)
     for _ in range(max_tokens):
         before = list(search.texts)
-        best = likeliest(table_logits(before, seed), search.n_looked_at)
+        best = top_k(table_logits(before, seed), search.n_looked_at)
         going_on = search.advance(best.tokens, best.logprobs)
         for following in going_on:
             assert search.texts[following.row] == (*before[following.source_row], following.token)
@@ -83,7 +83,7 @@ def test_beams_split_and_end():
 
 
 def test_greedy_stops_at_the_end():
-    search = search_for(Decode(), EOT)
+    search = search_for(DecodeParams(), EOT)
     assert isinstance(search, Sampling)
     assert search.advance([3], [-0.5]) == [Next(0, 0, 3)]
     assert search.advance([5], [-0.25]) == [Next(0, 0, 5)]
@@ -106,16 +106,16 @@ def test_a_row_that_has_ended_adds_nothing():
 
 
 @pytest.mark.parametrize(
-    ("work", "n_rows", "is_beam"),
+    ("params", "n_rows", "is_beam"),
     [
-        (Decode(), 1, False),
-        (Decode(n_candidates=5), 5, True),
-        (Decode(n_candidates=5, temperature=0.2), 5, False),
-        (Decode(temperature=0.2), 1, False),
+        (DecodeParams(), 1, False),
+        (DecodeParams(n_candidates=5), 5, True),
+        (DecodeParams(n_candidates=5, temperature=0.2), 5, False),
+        (DecodeParams(temperature=0.2), 1, False),
     ],
 )
-def test_the_work_says_which_search(work: Decode, n_rows: int, is_beam: bool):
-    search = search_for(work, EOT)
+def test_the_work_says_which_search(params: DecodeParams, n_rows: int, is_beam: bool):
+    search = search_for(params, EOT)
     assert isinstance(search, BeamSearch) == is_beam
     assert search.rows == list(range(n_rows))
 

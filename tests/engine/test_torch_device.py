@@ -16,7 +16,7 @@ PRODUCTS = """
 import os
 import torch
 from choral.bench.serve.tree import memory_bytes
-from choral.engine.torch_device import keep_few_products
+from choral.engine.torch_device import limit_primitive_cache
 from choral.common.malloc import trim_malloc
 
 {first}
@@ -31,7 +31,7 @@ for n_rows in range(2, 402):
 
 @pytest.mark.skipif(not half.is_fast_here(), reason="products of bfloat16 are not made by oneDNN here")
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
-@pytest.mark.parametrize(("first", "is_level"), [("keep_few_products()", True), ("", False)])
+@pytest.mark.parametrize(("first", "is_level"), [("limit_primitive_cache()", True), ("", False)])
 def test_products_of_ever_new_sizes_leave_memory_as_it_is(first: str, is_level: bool) -> None:
     command = [sys.executable, "-c", PRODUCTS.format(first=first)]
     environment = {name: value for name, value in os.environ.items() if name not in KEPT_PRODUCTS}

@@ -6,11 +6,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from choral.kernels import cross_attention, place, self_attention
-from choral.kernels.cross_attention import attend_heard, splits_for
+from choral.kernels import write_kv
+from choral.kernels.cross_attention import cross_attention, splits_for
+from choral.kernels.cross_attention import reference as cross_reference
 from choral.kernels.fp8 import FP8
-from choral.kernels.place import place_heard
-from choral.kernels.self_attention import attend_written
+from choral.kernels.self_attention import reference as self_reference
+from choral.kernels.self_attention import self_attention
+from choral.kernels.write_kv import write_cross_kv
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 
@@ -30,8 +32,8 @@ def test_what_was_heard(
     keys, values = (torch.randn(9, n_heads, n_frames, head_dim, device=device).to(dtype) for _ in range(2))
     newest = torch.zeros(n_rows, dtype=torch.int32, device=device)
     audio = torch.randint(0, 9, (n_rows,), device=device).int()
-    heard = attend_heard(queries, keys, values, audio, newest)
-    expected = cross_attention.reference(queries.float(), keys.float(), values.float(), audio)
+    heard = cross_attention(queries, keys, values, audio, newest)
+    expected = cross_reference(queries.float(), keys.float(), values.float(), audio)
     assert relative_error(heard, expected) < TOLERANCES[dtype]
 
 
@@ -47,7 +49,7 @@ def test_a_row_that_is_done_is_left_out(device: torch.device) -> None:
     qkv = torch.randn(3, 96, device=device)
     newest = torch.tensor([0, -1, 0], device=device).int()
     untouched = keys[1].clone()
-    attend_written(qkv, keys, values, slots, newest)
+    self_attention(qkv, keys, values, slots, newest)
     assert torch.equal(keys[1], untouched)
     assert not torch.equal(keys[0][:, 0], untouched[:, 0])
 
@@ -58,10 +60,10 @@ def test_keys_and_values_in_bytes(device: torch.device) -> None:
     keys, values = (torch.empty(4, 3, 150, 32, device=device, dtype=FP8) for _ in range(2))
     key_scales, value_scales = (torch.ones(4, 3, device=device) for _ in range(2))
     slots = torch.tensor([2, 0], device=device).int()
-    place_heard(projected, keys, values, slots, key_scales, value_scales)
+    write_cross_kv(projected, keys, values, slots, key_scales, value_scales)
     expected = [torch.empty_like(each) for each in (keys, values, key_scales, value_scales)]
     expected[2].fill_(1), expected[3].fill_(1)
-    place.reference(projected, expected[0], expected[1], slots, expected[2], expected[3])
+    write_kv.reference(projected, expected[0], expected[1], slots, expected[2], expected[3])
     assert torch.allclose(key_scales, expected[2])
     for result, wanted in ((keys, expected[0]), (values, expected[1])):
         # The interpreter cuts where a GPU, like torch, rounds: one step of the last bit.
@@ -69,12 +71,12 @@ def test_keys_and_values_in_bytes(device: torch.device) -> None:
 
     queries = torch.randn(2, 3, 32, device=device)
     newest = torch.zeros(2, dtype=torch.int32, device=device)
-    heard = attend_heard(queries, keys, values, slots, newest, key_scales, value_scales)
-    reference = cross_attention.reference(queries, keys, values, slots, key_scales, value_scales)
+    heard = cross_attention(queries, keys, values, slots, newest, key_scales, value_scales)
+    reference = cross_reference(queries, keys, values, slots, key_scales, value_scales)
     assert relative_error(heard, reference) < 1e-5
     exact = [torch.empty(4, 3, 150, 32, device=device) for _ in range(2)]
-    place.reference(projected, exact[0], exact[1], slots)
-    assert relative_error(heard[1:], cross_attention.reference(queries, exact[0], exact[1], slots)[1:]) < 0.15
+    write_kv.reference(projected, exact[0], exact[1], slots)
+    assert relative_error(heard[1:], cross_reference(queries, exact[0], exact[1], slots)[1:]) < 0.15
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
@@ -82,8 +84,8 @@ def test_projected_keys_and_values_take_their_places(dtype: torch.dtype, device:
     projected = torch.randn(3, 100, 2 * 2 * 16, device=device).to(dtype)
     places = [torch.zeros(5, 2, 100, 16, device=device, dtype=dtype) for _ in range(4)]
     slots = torch.tensor([4, 1, 2], device=device).int()
-    place_heard(projected, places[0], places[1], slots)
-    place.reference(projected, places[2], places[3], slots)
+    write_cross_kv(projected, places[0], places[1], slots)
+    write_kv.reference(projected, places[2], places[3], slots)
     assert torch.equal(places[0], places[2])
     assert torch.equal(places[1], places[3])
     assert places[0][4].any()
@@ -95,11 +97,11 @@ def test_what_was_written(dtype: torch.dtype, device: torch.device) -> None:
     n_slots, n_heads, n_positions, head_dim = 7, 3, 80, 32
     qkv = torch.randn(4, 3 * n_heads * head_dim, device=device).to(dtype)
     places = [torch.randn(n_slots, n_heads, n_positions, head_dim, device=device).to(dtype) for _ in range(2)]
-    copies = [place.clone() for place in places]
+    copies = [write_kv.clone() for place in places]
     slots = torch.tensor([5, 0, 3, 6], device=device).int()
     newest = torch.tensor([79, 32, 0, 31], device=device).int()
-    written = attend_written(qkv, places[0], places[1], slots, newest)
-    expected = self_attention.reference(qkv.float(), copies[0], copies[1], slots, newest)
+    written = self_attention(qkv, places[0], places[1], slots, newest)
+    expected = self_reference(qkv.float(), copies[0], copies[1], slots, newest)
     assert relative_error(written, expected) < TOLERANCES[dtype]
     assert torch.equal(places[0], copies[0])
     assert torch.equal(places[1], copies[1])
@@ -109,6 +111,6 @@ def test_wrong_shapes_are_refused(device: torch.device) -> None:
     keys = torch.zeros(2, 2, 16, 20, device=device).transpose(2, 3)
     slots = torch.zeros(1, dtype=torch.int32, device=device)
     with pytest.raises(ValueError, match="contiguous"):
-        attend_heard(torch.zeros(1, 2, 16, device=device), keys, keys, slots, slots)
+        cross_attention(torch.zeros(1, 2, 16, device=device), keys, keys, slots, slots)
     with pytest.raises(ValueError, match="side by side"):
-        attend_written(torch.zeros(1, 95, device=device), keys, keys, slots, slots)
+        self_attention(torch.zeros(1, 95, device=device), keys, keys, slots, slots)

@@ -223,8 +223,8 @@ def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_token
     n_rows = sum(n for _, n in hearers)
     rows = Rows.going_on(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
     queries = torch.randn(n_rows, 6, n_tokens, 64)
-    expected = plain.attend_heard(1, queries, rows)
-    assert relative_error(halved.attend_heard(1, queries, rows), expected) < 0.02
+    expected = plain.cross_attention(1, queries, rows)
+    assert relative_error(halved.cross_attention(1, queries, rows), expected) < 0.02
 
 
 @needs_bfloat16
@@ -232,10 +232,10 @@ def test_what_a_row_heard_does_not_depend_on_its_neighbours() -> None:
     _, halved = memories()
     queries = torch.randn(4, 6, 1, 64)
     together = Rows.going_on([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
-    heard = halved.attend_heard(0, queries, together)
+    heard = halved.cross_attention(0, queries, together)
     for row, hearer in enumerate(together.hearers):
         alone = Rows.going_on([0], [0], [hearer], torch.device("cpu"))
-        assert torch.equal(halved.attend_heard(0, queries[row : row + 1], alone)[0], heard[row])
+        assert torch.equal(halved.cross_attention(0, queries[row : row + 1], alone)[0], heard[row])
 
 
 def memories() -> tuple[Memory, HalfMemory]:

@@ -12,7 +12,7 @@ import torch
 import whisper
 
 from choral.audio.recording import Recording
-from choral.engine.window import Decode, DetectLanguage, Window
+from choral.engine.window import DecodeParams, DetectLanguageParams, Window
 from choral.longform.cuts import Cutter
 from choral.longform.fallback import judge, needs_another
 from choral.types import TranscribeOptions
@@ -57,7 +57,7 @@ def compare(pair: Pair, recording: Recording, features: torch.Tensor, language: 
         features,
         whisper.DecodingOptions(language=language, fp16=False, prompt=way.prompt, prefix=way.prefix, **way.theirs),
     )
-    work = Decode(
+    work = DecodeParams(
         language=language,
         suppress_tokens=tokenizer.suppressed((-1,)),
         prompt=tuple(tokenizer.encode(" " + way.prompt)) if way.prompt else (),
@@ -112,7 +112,9 @@ def test_english_only(tiny_en: Pair, clips: list[tuple[str, Path]]) -> None:
 
 def compare_languages(pair: Pair, recording: Recording, features: torch.Tensor) -> None:
     _, expected = pair.oracle.detect_language(features)
-    found = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), DetectLanguage())).result()
+    found = pair.engine.submit(
+        Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), DetectLanguageParams())
+    ).result()
     assert found.probabilities == pytest.approx(expected, abs=1e-3)
     assert found.best == max(expected, key=lambda code: expected[code])
 
@@ -121,7 +123,7 @@ def compare_fallback(pair: Pair, recording: Recording, features: torch.Tensor, l
     """Whether temperature 0 stands, with thresholds close to this clip's own numbers on either side."""
     audio = whisper.pad_or_trim(recording.samples(0, recording.n_samples))
     first = whisper.decode(pair.oracle, features, whisper.DecodingOptions(language=language, fp16=False))
-    work = Decode(language=language, suppress_tokens=pair.tokenizer.suppressed((-1,)))
+    work = DecodeParams(language=language, suppress_tokens=pair.tokenizer.suppressed((-1,)))
     window = Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), work)
     attempt = judge(pair.engine.submit(window).result(), 0.0, pair.tokenizer)
     decisions = []

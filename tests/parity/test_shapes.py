@@ -10,7 +10,7 @@ import torch
 import whisper
 
 from choral.audio.recording import Recording
-from choral.engine.window import Decode, DetectLanguage, Window
+from choral.engine.window import DecodeParams, DetectLanguageParams, Window
 from choral.longform.cuts import Cutter
 from choral.model.alignment_heads import for_model
 from choral.model.checkpoint import Checkpoint, expected_shapes
@@ -42,7 +42,7 @@ def test_shape(dims: ModelDims, jfk: Path) -> None:
                 compare(pair, mel, window, beams)
             if dims.is_multilingual:
                 _, expected = pair.oracle.detect_language(mel)
-                found = pair.engine.submit(Window(window, DetectLanguage())).result()
+                found = pair.engine.submit(Window(window, DetectLanguageParams())).result()
                 assert found.probabilities == pytest.approx(expected, abs=1e-3)
                 assert len(found.probabilities) == dims.n_languages
             assert (
@@ -53,7 +53,9 @@ def test_shape(dims: ModelDims, jfk: Path) -> None:
 def compare(pair: Pair, mel: torch.Tensor, window: object, beams: int) -> None:
     options = whisper.DecodingOptions(language="en", fp16=False, sample_len=12, beam_size=beams if beams > 1 else None)
     expected = whisper.decode(pair.oracle, mel, options)
-    work = Decode(language="en", max_tokens=12, n_candidates=beams, suppress_tokens=pair.tokenizer.suppressed((-1,)))
+    work = DecodeParams(
+        language="en", max_tokens=12, n_candidates=beams, suppress_tokens=pair.tokenizer.suppressed((-1,))
+    )
     decoded = pair.engine.submit(Window(window, work)).result()  # type: ignore[arg-type]
     assert list(decoded.tokens) == expected.tokens
     assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)

@@ -23,11 +23,10 @@ from choral.bench.material import Material
 from choral.bench.memory import PeakMemory
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
+from choral.engine.engine_loop import StepRecord
 from choral.engine.group import AnyEngine
 from choral.engine.steps import Decode
-from choral.engine.window import Caller, Window, WindowAudio
-from choral.engine.window import Decode as DecodeWork
-from choral.engine.worker import StepRecord
+from choral.engine.window import Caller, DecodeParams, Window, WindowAudio
 from choral.errors import UsageError
 
 FLAT_FROM, FLAT_WITHIN = 64, 0.10
@@ -89,7 +88,7 @@ class Meter:
 
     def __call__(self, record: StepRecord) -> None:
         step = record.step
-        n_rows = sum(len(job.slots) for job in step.jobs) if isinstance(step, Decode) else 0
+        n_rows = sum(len(task.slots) for task in step.tasks) if isinstance(step, Decode) else 0
         stop_s = record.started_s + record.run_s
         self.steps.append((n_rows, record.started_s, stop_s, record.scheduling_s))
         if self._also is not None:
@@ -121,14 +120,16 @@ def measure(
     on_load: Callable[[Load], None] = lambda load: None,
 ) -> list[Load]:
     """One load after the other; `on_step` sees the last one. Without `n_callers` every window has one of its own."""
-    work = DecodeWork(language="en", max_tokens=max_tokens)
-    first = run_load(engine, material, work, WARM_UP_WINDOWS, first_number=0)
+    params = DecodeParams(language="en", max_tokens=max_tokens)
+    first = run_load(engine, material, params, WARM_UP_WINDOWS, first_number=0)
     next_number = first.windows
     loads: list[Load] = []
     for count in counts:
         is_last = len(loads) == len(counts) - 1
         observer = on_step if is_last else None
-        load = run_load(engine, material, work, count, first_number=next_number, n_callers=n_callers, on_step=observer)
+        load = run_load(
+            engine, material, params, count, first_number=next_number, n_callers=n_callers, on_step=observer
+        )
         next_number += count
         loads.append(load)
         on_load(load)
@@ -138,7 +139,7 @@ def measure(
 def run_load(
     engine: AnyEngine,
     material: Material,
-    work: DecodeWork,
+    params: DecodeParams,
     n_windows: int,
     *,
     first_number: int,
@@ -147,7 +148,7 @@ def run_load(
 ) -> Load:
     if n_windows > engine.settings.queue_limit:
         raise UsageError(f"{n_windows} windows are more than the queue of {engine.settings.queue_limit} takes")
-    windows = [Window(material.window(first_number + index), work) for index in range(n_windows)]
+    windows = [Window(material.window(first_number + index), params) for index in range(n_windows)]
     callers = share_out(n_windows, n_callers)
     meter, before = Meter(on_step), engine.stats
     gc.collect()
@@ -197,7 +198,7 @@ def share_out(n_windows: int, n_callers: int | None) -> list[Caller]:
 def own_time(n_windows: int, n_callers: int, n_slots: int = FULL_BATCH) -> OwnTime:
     """The engine on a runner that does nothing, with audio that takes no time."""
     engine = Engine(IdleRunner(n_slots, OWN_TOKENS), EngineSettings(warm_up=False))
-    windows = [Window(tick(index), DecodeWork()) for index in range(n_windows)]
+    windows = [Window(tick(index), DecodeParams()) for index in range(n_windows)]
     callers = [Caller() for _ in range(n_callers)]
     meter = Meter()
     gc.collect()

@@ -17,9 +17,9 @@ from statistics import median
 
 from choral.audio.recording import Recording
 from choral.bench.material import Material
+from choral.engine.engine_loop import StepRecord
 from choral.engine.group import AnyEngine
 from choral.engine.window import Caller
-from choral.engine.worker import StepRecord
 from choral.errors import UsageError
 from choral.longform.transcriber import Transcriber, Transcription
 from choral.types import TranscribeOptions
@@ -76,7 +76,7 @@ class StepWatch:
 
     def __call__(self, record: StepRecord) -> None:
         self.longest = max(self.longest, (record.run_s, type(record.step).__name__))
-        if any(job.caller is self._file_caller for job in record.step.jobs):
+        if any(task.caller is self._file_caller for task in record.step.tasks):
             self.has_begun.set()
 
 
@@ -125,7 +125,7 @@ class FairnessBench:
     ) -> Waits:
         watch = StepWatch(file_caller)
         self._engine.observe(watch)
-        self._engine.forget_audio()  # what was encoded of the file before must not help it now
+        self._engine.clear_cache()  # what was encoded of the file before must not help it now
         seconds = []
         with self._file_under_way(recording, file_caller) as file:
             # Speech is looked for in the whole file before its first window: no part of what is measured.

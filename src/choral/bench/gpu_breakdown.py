@@ -11,8 +11,8 @@ from torch.profiler import ProfilerActivity, profile
 
 N_STEPS = 20
 KINDS = {
-    "cross-attention": ("_attend_heard", "_combine_heard"),
-    "self-attention": ("_attend_written",),
+    "cross-attention": ("_cross_attention", "_combine_splits"),
+    "self-attention": ("_self_attention",),
     "products": ("_linear", "nvjet", "gemm", "cutlass", "splitK", "gemv"),
     "norms": ("_norm",),
     "rules and choice": ("_survey", "_decide"),

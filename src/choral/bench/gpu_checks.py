@@ -17,8 +17,8 @@ from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from choral.bench.random_model import random_engine
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
-from choral.engine.window import Decode, Decoded, Window, WindowAudio
-from choral.kernels import cross_attention, few_rows, fp8, norm, place, self_attention
+from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
+from choral.kernels import cross_attention, fp8, gemv, norm, self_attention, write_kv
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 N_WINDOWS, MOST_TOKENS = 24, 40
@@ -62,7 +62,7 @@ def _kernel_checks(device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
         queries = random(n_rows, n_heads, head_dim)
         keys, values = (random(n_slots, n_heads, n_frames, head_dim) for _ in range(2))
         newest = torch.zeros(n_rows, dtype=torch.int32, device=device)
-        heard = cross_attention.attend_heard(queries, keys, values, slots, newest)
+        heard = cross_attention.cross_attention(queries, keys, values, slots, newest)
         expected = cross_attention.reference(queries.float(), keys, values, slots)
         yield check(f"cross-attention of {n_rows} rows, {n_frames} frames", heard, expected)
     keys, values = (random(n_slots, n_heads, 448, head_dim) for _ in range(2))
@@ -71,21 +71,21 @@ def _kernel_checks(device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
     for n_rows in (2, 30):
         state = random(n_rows, 3 * n_heads * head_dim), slots[:n_rows], newest[:n_rows]
         expected = self_attention.reference(state[0].float(), keys.float(), values.float(), *state[1:])
-        written = self_attention.attend_written(state[0], keys, values, *state[1:])
+        written = self_attention.self_attention(state[0], keys, values, *state[1:])
         yield check(f"self-attention of {n_rows} rows", written, expected)
     for n_in, n_out in ((1280, 3840), (5120, 1280)):
         x, weight, bias = random(2, n_in), random(n_out, n_in) * n_in**-0.5, random(n_out)
-        layer = few_rows.Normed.of(random(n_in), random(n_in), weight, bias)
-        in_float = few_rows.Normed(*(part.float() for part in (weight, layer.gain, layer.shift, layer.totals)))
-        expected = few_rows.reference(x.float(), in_float)
-        yield check(f"{n_in} × {n_out} for two rows", few_rows.normed_linear(x, layer), expected)
+        layer = gemv.NormLinear.of(random(n_in), random(n_in), weight, bias)
+        in_float = gemv.NormLinear(*(part.float() for part in (weight, layer.gain, layer.shift, layer.totals)))
+        expected = gemv.reference(x.float(), in_float)
+        yield check(f"{n_in} × {n_out} for two rows", gemv.norm_linear(x, layer), expected)
     states, gains = random(100, 1280), (random(1280), random(1280))
     expected = norm.reference(states.float().clone(), gains[1].float(), gains[0].float(), gains[1].float())
     yield check("norm", norm.add_and_norm(states, gains[1], *gains), expected)
     projected = random(3, 1500, 2 * n_heads * head_dim)
     results, wanted = ([torch.zeros_like(random(n_slots, n_heads, 1500, 64)) for _ in range(2)] for _ in range(2))
-    place.place_heard(projected, results[0], results[1], slots[:3])
-    place.reference(projected, wanted[0], wanted[1], slots[:3])
+    write_kv.write_cross_kv(projected, results[0], results[1], slots[:3])
+    write_kv.reference(projected, wanted[0], wanted[1], slots[:3])
     yield check("keys take their places", results[0], wanted[0])
     rows = fp8.quantize_rows(states, gelu=True)
     exact = fp8.reference(states, gelu=True)
@@ -143,5 +143,5 @@ def _run(engine: Engine) -> list[Decoded]:
             "token_logprobs": True,
             **OPTIONS[number % len(OPTIONS)],
         }
-        pending.append(engine.submit(Window(audio, Decode(**options))))  # type: ignore[arg-type]
+        pending.append(engine.submit(Window(audio, DecodeParams(**options))))  # type: ignore[arg-type]
     return [each.result() for each in pending]

@@ -15,7 +15,7 @@ import numpy as np
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.engine.engine import Engine
 from choral.engine.steps import Pending
-from choral.engine.window import Decode, Decoded, Window, WindowAudio
+from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
 from choral.model.tokenizer import Tokenizer
 
 N_RUNS = 3
@@ -68,7 +68,7 @@ class LoadMaker:
         started_s = time.perf_counter()
         self.checked(self._engine.submit(window), LONG_TOKENS)
         seconds = time.perf_counter() - started_s
-        self._engine.forget_audio()
+        self._engine.clear_cache()
         return seconds
 
     def saturated(self) -> float:
@@ -78,7 +78,7 @@ class LoadMaker:
         for each in pending:
             self.checked(each, LONG_TOKENS)
         seconds = time.perf_counter() - started_s
-        self._engine.forget_audio()
+        self._engine.clear_cache()
         return SATURATED_WINDOWS / seconds
 
     def requests(self, n_callers: int) -> Requests:
@@ -97,21 +97,21 @@ class LoadMaker:
         with ThreadPoolExecutor(n_callers) as pool:
             list(pool.map(send, windows))
         seconds = time.perf_counter() - started_s
-        self._engine.forget_audio()
+        self._engine.clear_cache()
         first, whole = np.array(times).T * 1e3
         p50, p95 = np.percentile(first, [50, 95]).tolist()
         return Requests(n_callers, len(windows) / seconds, float(whole.mean()), p50, p95)
 
     def windows(self, n: int, seconds: int, n_tokens: int) -> list[Window[Decoded]]:
         n_samples = seconds * SAMPLE_RATE
-        work = Decode(language="en", timestamps=False, max_tokens=n_tokens, suppress_tokens=(self._eot,))
+        params = DecodeParams(language="en", timestamps=False, max_tokens=n_tokens, suppress_tokens=(self._eot,))
         made = []
         for _ in range(n):
             self._n_made += 1
             start = self._n_made % 100_003
             samples = self._noise[start : start + n_samples] * np.float32(1 + self._n_made * 1e-6)
             n_frames = min(WINDOW_MEL_FRAMES, n_samples // HOP_LENGTH)
-            made.append(Window(WindowAudio(samples, lead=0, n_mel_frames=n_frames, mel_peak=None), work))
+            made.append(Window(WindowAudio(samples, lead=0, n_mel_frames=n_frames, mel_peak=None), params))
         return made
 
     def checked(self, pending: Pending[Decoded], n_tokens: int) -> None:

@@ -16,7 +16,7 @@ from choral.audio.constants import HOP_LENGTH, WINDOW_SAMPLES
 from choral.bench.wer import Score
 from choral.config import ComputeType, EngineSettings
 from choral.engine.factory import torch_engine
-from choral.engine.window import Decode, Decoded, Window, WindowAudio
+from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 
@@ -68,9 +68,9 @@ def decoded(
 ) -> list[Decoded]:
     engine = torch_engine(checkpoint, tokenizer, EngineSettings(device=device, compute_type=compute_type))
     language = "en" if tokenizer.is_multilingual else None
-    work = Decode(language=language, suppress_tokens=tokenizer.suppressed(DEFAULTS))
+    params = DecodeParams(language=language, suppress_tokens=tokenizer.suppressed(DEFAULTS))
     try:
-        pending = [engine.submit(Window(window_of(clip), work)) for clip in clips]
+        pending = [engine.submit(Window(window_of(clip), params)) for clip in clips]
         return [each.result() for each in pending]
     finally:
         engine.close()

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from choral.engine.runner import Capacity, Start
-from choral.engine.steps import Finished, Ongoing, Outcome
-from choral.engine.window import Decoded, WindowAudio, Work
+from choral.engine.runner import Capacity, PrefillInput
+from choral.engine.steps import Finished, InProgress, Outcome
+from choral.engine.window import Decoded, Params, WindowAudio
 
 CACHED_RESULTS = 64
 NOTHING = Decoded((), avg_logprob=0.0, no_speech_prob=0.0)
@@ -28,19 +28,19 @@ class IdleRunner:
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
         return [None] * len(audios)
 
-    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
         for start in starts:
             self._n_left[start.slots[0]] = self._n_tokens
-        return [Ongoing(None)] * len(starts)
+        return [InProgress(None)] * len(starts)
 
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
         return [self._next(slots[0]) for slots in windows]
 
     def _next(self, slot: int) -> Outcome:
         self._n_left[slot] -= 1
-        return Ongoing(None) if self._n_left[slot] else Finished(self._result)
+        return InProgress(None) if self._n_left[slot] else Finished(self._result)
 
-    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
         raise NotImplementedError("there is nothing to align without a network")
 
     def release(self, slots: tuple[int, ...]) -> None:

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from choral.engine.steps import Decode, Encode, Job, Prefill, Step
-from choral.engine.worker import StepRecord
+from choral.engine.engine_loop import StepRecord
+from choral.engine.steps import Decode, Encode, Prefill, Step, WindowTask
 
 ENGINE_ROW, FIRST_SLOT_ROW = 0, 1
 
@@ -70,8 +70,8 @@ class Recorder:
     def __init__(self, n_slots: int) -> None:
         self._n_slots = n_slots
         self._steps: list[TracedStep] = []
-        self._visits: dict[Job, _Visit] = {}
-        self._windows_of: dict[object, list[Job]] = {}  # by caller, in order of their first step
+        self._visits: dict[WindowTask, _Visit] = {}
+        self._windows_of: dict[object, list[WindowTask]] = {}  # by caller, in order of their first step
         self._origin_s: float | None = None
 
     def __call__(self, record: StepRecord) -> None:
@@ -84,21 +84,21 @@ class Recorder:
             start_s=start_s,
             stop_s=start_s + record.run_s,
             scheduling_s=record.scheduling_s,
-            n_windows=len(step.jobs),
-            n_rows=sum(len(job.slots) for job in step.jobs),
+            n_windows=len(step.tasks),
+            n_rows=sum(len(task.slots) for task in step.tasks),
             n_waiting=record.n_waiting,
         )
         self._steps.append(traced)
-        for job in step.jobs:
-            self._note(job, step, traced)
+        for task in step.tasks:
+            self._note(task, step, traced)
 
-    def _note(self, job: Job, step: Step, traced: TracedStep) -> None:
-        if job not in self._visits:
-            jobs = self._windows_of.setdefault(job.caller, [])
-            jobs.append(job)
-            caller = self._visits[jobs[0]].caller if len(jobs) > 1 else len(self._windows_of)
-            self._visits[job] = _Visit(caller, len(jobs), job.slots, traced.start_s, traced.stop_s)
-        visit = self._visits[job]
+    def _note(self, task: WindowTask, step: Step, traced: TracedStep) -> None:
+        if task not in self._visits:
+            tasks = self._windows_of.setdefault(task.caller, [])
+            tasks.append(task)
+            caller = self._visits[tasks[0]].caller if len(tasks) > 1 else len(self._windows_of)
+            self._visits[task] = _Visit(caller, len(tasks), task.slots, traced.start_s, traced.stop_s)
+        visit = self._visits[task]
         visit.stop_s = traced.stop_s
         if isinstance(step, Encode):
             visit.encoded_s = (traced.start_s, traced.stop_s)

@@ -1,4 +1,4 @@
-"""Runs windows with CTranslate2, in micro-batches: it owns its decoding loop, so a `Decode` step goes to the end.
+"""Runs windows with CTranslate2, in micro-batches: it owns its decoding loop, so a `DecodeParams` step goes to the end.
 
 Windows of different requests go through one call where it can take them together: same options, and prompts with the
 start of transcript at the same place. Encoder results are arrays of the host, one a window, batched anew for every
@@ -22,11 +22,20 @@ from choral.audio.constants import FRAMES_PER_SECOND, WINDOW_FRAMES
 from choral.config import EngineSettings
 from choral.engine.decoding import answered, not_numbers, window_seed
 from choral.engine.prompt import initial_tokens, require_known
-from choral.engine.room import divide, free_memory
-from choral.engine.runner import Start
+from choral.engine.room import free_memory, plan_capacity
+from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
-from choral.engine.steps import Failed, Finished, Ongoing, Outcome
-from choral.engine.window import Align, Decode, Decoded, DetectLanguage, Languages, Warped, WindowAudio, Work
+from choral.engine.steps import Failed, Finished, InProgress, Outcome
+from choral.engine.window import (
+    AlignParams,
+    Decoded,
+    DecodeParams,
+    DetectLanguageParams,
+    Languages,
+    Params,
+    TokenTimes,
+    WindowAudio,
+)
 from choral.errors import UsageError
 from choral.model.checkpoint import Checkpoint
 from choral.model.converted import ctranslate2_folder
@@ -67,7 +76,7 @@ class Call:
 class Waiting:
     """A window with its places, before the call that decodes it."""
 
-    start: Start
+    start: PrefillInput
     prompt: list[int]
     call: Call
 
@@ -90,7 +99,7 @@ class Ct2Runner:
             intra_threads=settings.threads or os.cpu_count() or 1,
         )
         self._model = self._load()
-        self.capacity = divide(
+        self.capacity = plan_capacity(
             free_memory(), checkpoint.dims, FLOAT32_BYTES, n_slots=settings.slots, most_slots=MOST_SLOTS[kind]
         )
         self._waiting: dict[int, Waiting] = {}  # by their first slot
@@ -100,11 +109,11 @@ class Ct2Runner:
         encoded = np.asarray(self._model.encode(ctranslate2.StorageView.from_array(mels), to_cpu=True))
         return [np.array(own) for own in encoded]  # each on its own, so that one can be forgotten without the others
 
-    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
         """Nothing runs yet; the windows take their places."""
-        waiting = [self._place(start) for start in starts]
+        waiting = [self._write_cross_kv(start) for start in starts]
         self._waiting |= {window.start.slots[0]: window for window in waiting}
-        return [Ongoing(None)] * len(starts)
+        return [InProgress(None)] * len(starts)
 
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
         """All of them to their end, those that can share a call together."""
@@ -122,26 +131,26 @@ class Ct2Runner:
         if slots:
             self._waiting.pop(slots[0], None)
 
-    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
         """One by one: in a batch its word times are wrong where texts differ in length, and nothing is gained."""
-        return [answered(self._answer(storage([features]), work), self.compute_type) for features, work in known]
+        return [answered(self._answer(storage([features]), params), self.compute_type) for features, params in known]
 
-    def _answer(self, features: ctranslate2.StorageView, work: Work[Any]) -> Warped | Languages:
-        match work:
-            case Align():
-                return self._align(features, work)
-            case DetectLanguage():
+    def _answer(self, features: ctranslate2.StorageView, params: Params[Any]) -> TokenTimes | Languages:
+        match params:
+            case AlignParams():
+                return self._align(features, params)
+            case DetectLanguageParams():
                 return self._detect_language(features)
             case other:
-                raise TypeError(f"the engine does not know the work {other!r}")
+                raise TypeError(f"unknown window parameters: {other!r}")
 
-    def _align(self, features: ctranslate2.StorageView, work: Align) -> Warped:
-        require_known(work.text_tokens, self._tokenizer)
-        start = list(self._tokenizer.sot_sequence(work.language, work.task))
-        found = self._model.align(features, start, [list(work.text_tokens)], 2 * work.n_frames)[0]
+    def _align(self, features: ctranslate2.StorageView, params: AlignParams) -> TokenTimes:
+        require_known(params.text_tokens, self._tokenizer)
+        start = list(self._tokenizer.sot_sequence(params.language, params.task))
+        found = self._model.align(features, start, [list(params.text_tokens)], 2 * params.n_frames)[0]
         rows, columns = np.array(found.alignments, dtype=np.intp).reshape(-1, 2).T
         is_new_token = np.diff(rows, prepend=-1) > 0
-        return Warped(columns[is_new_token], np.array(found.text_token_probs, dtype=np.float32))
+        return TokenTimes(columns[is_new_token], np.array(found.text_token_probs, dtype=np.float32))
 
     def _detect_language(self, features: ctranslate2.StorageView) -> Languages:
         if not self._tokenizer.is_multilingual:
@@ -165,14 +174,14 @@ class Ct2Runner:
         return [self._outcome(window, [result]) for window, result in zip(group, results, strict=True)]
 
     def _sample(self, window: Waiting) -> list[Outcome]:
-        work = window.start.work
-        ctranslate2.set_random_seed(window_seed(work, window.start.audio_key) & 0xFFFF_FFFF)
+        params = window.start.params
+        ctranslate2.set_random_seed(window_seed(params, window.start.audio_key) & 0xFFFF_FFFF)
         samples = self._generate(
             self._load(),
-            [window] * work.n_candidates,
+            [window] * params.n_candidates,
             beam_size=1,
             sampling_topk=0,
-            sampling_temperature=work.temperature,
+            sampling_temperature=params.temperature,
             length_penalty=0,
         )
         return [self._outcome(window, samples)]
@@ -206,35 +215,35 @@ class Ct2Runner:
         no_speech_prob: float = results[0].no_speech_prob
         if math.isnan(no_speech_prob) or any(math.isnan(candidate.sum_logprob) for candidate in candidates):
             return Failed(not_numbers(self.compute_type))
-        best = max(candidates, key=lambda candidate: candidate.score(window.start.work.length_penalty))
+        best = max(candidates, key=lambda candidate: candidate.score(window.start.params.length_penalty))
         return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, best.token_logprobs))
 
-    def _place(self, start: Start) -> Waiting:
-        prompt = initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx)
-        return Waiting(start, prompt, self._call(start.work, prompt))
+    def _write_cross_kv(self, start: PrefillInput) -> Waiting:
+        prompt = initial_tokens(start.params, self._tokenizer, self._dims.n_text_ctx)
+        return Waiting(start, prompt, self._call(start.params, prompt))
 
-    def _call(self, work: Decode, prompt: list[int]) -> Call:
+    def _call(self, params: DecodeParams, prompt: list[int]) -> Call:
         tokenizer, n_text_ctx = self._tokenizer, self._dims.n_text_ctx
         n_before_start = prompt.index(tokenizer.sot)
-        n_start = len(tokenizer.sot_sequence(work.language, work.task)) + (not work.timestamps)
+        n_start = len(tokenizer.sot_sequence(params.language, params.task)) + (not params.timestamps)
         n_prefix = len(prompt) - n_before_start - n_start
         n_room = n_text_ctx - (n_before_start + n_start - 1)
-        seconds = work.max_initial_timestamp
-        n_beams = work.n_candidates if work.temperature == 0 else 1
-        if work.token_logprobs and n_beams > 1:
+        seconds = params.max_initial_timestamp
+        n_beams = params.n_candidates if params.temperature == 0 else 1
+        if params.token_logprobs and n_beams > 1:
             raise UsageError("ctranslate2 keeps no log-probabilities of beams: use beam_size 1, or --engine torch")
         return Call(
             n_before_start=n_before_start,
             n_start=n_start,
             n_prefix=n_prefix,
             n_beams=n_beams,
-            patience=work.patience,
-            temperature=work.temperature,
-            n_most=min(n_prefix + (work.max_tokens or n_text_ctx // 2), n_room),
-            suppress_tokens=work.suppress_tokens,
-            suppress_blank=work.suppress_blank,
+            patience=params.patience,
+            temperature=params.temperature,
+            n_most=min(n_prefix + (params.max_tokens or n_text_ctx // 2), n_room),
+            suppress_tokens=params.suppress_tokens,
+            suppress_blank=params.suppress_blank,
             latest_first_timestamp=WINDOW_FRAMES if seconds is None else round(seconds * FRAMES_PER_SECOND),
-            has_logprobs=work.token_logprobs,
+            has_logprobs=params.token_logprobs,
         )
 
 

@@ -5,23 +5,23 @@ from __future__ import annotations
 import hashlib
 import math
 
-from choral.engine.runner import Start
+from choral.engine.runner import PrefillInput
 from choral.engine.search import Draw, Next, best_candidate, search_for
-from choral.engine.steps import Failed, Finished, Ongoing, Outcome
-from choral.engine.window import Aligned, Decode, Decoded, Languages, Warped
+from choral.engine.steps import Failed, Finished, InProgress, Outcome
+from choral.engine.window import Aligned, Decoded, DecodeParams, Languages, TokenTimes
 from choral.errors import WindowFailed
 
 
 class Decoding:
-    def __init__(self, start: Start, n_prompt: int, no_speech_prob: float, eot: int, n_text_ctx: int) -> None:
-        self.slots, self.work, self.is_watched = start.slots, start.work, start.is_watched
-        self.search = search_for(start.work, eot)
+    def __init__(self, start: PrefillInput, n_prompt: int, no_speech_prob: float, eot: int, n_text_ctx: int) -> None:
+        self.slots, self.params, self.is_watched = start.slots, start.params, start.is_watched
+        self.search = search_for(start.params, eot)
         self.length = n_prompt  # tokens that were run through the network
         self.n_sampled = 0
         self.no_speech_prob = no_speech_prob
         self._n_text_ctx = n_text_ctx
-        self._max_tokens = start.work.max_tokens or n_text_ctx // 2
-        self._seed = window_seed(start.work, start.audio_key)
+        self._max_tokens = start.params.max_tokens or n_text_ctx // 2
+        self._seed = window_seed(start.params, start.audio_key)
 
     @property
     def row_slots(self) -> list[int]:
@@ -29,7 +29,7 @@ class Decoding:
         return [self.slots[row] for row in self.search.rows]
 
     def draws(self) -> list[Draw]:
-        return [Draw(self.work.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]
+        return [Draw(self.params.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]
 
     def moved_on(self, going_on: list[Next]) -> bool:
         """Counts a token; False: that was the last one."""
@@ -42,15 +42,15 @@ class Decoding:
         if math.isnan(self.no_speech_prob) or any(map(math.isnan, self.search.sum_logprobs)):
             return Failed(not_numbers(compute_type))
         if is_going_on and not self.is_watched:
-            return Ongoing(None)
-        best = best_candidate(self.search, self.work.length_penalty)
+            return InProgress(None)
+        best = best_candidate(self.search, self.params.length_penalty)
         if is_going_on:
-            return Ongoing(best.tokens)
-        logprobs = best.token_logprobs if self.work.token_logprobs else None
+            return InProgress(best.tokens)
+        logprobs = best.token_logprobs if self.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob, logprobs))
 
 
-def answered(answer: Aligned | Warped | Languages, compute_type: str) -> Outcome:
+def answered(answer: Aligned | TokenTimes | Languages, compute_type: str) -> Outcome:
     probabilities = answer.probabilities.values() if isinstance(answer, Languages) else answer.token_probs.tolist()
     return Failed(not_numbers(compute_type)) if any(map(math.isnan, probabilities)) else Finished(answer)
 
@@ -69,8 +69,8 @@ def device_failed(error: BaseException) -> WindowFailed:
     return failure
 
 
-def window_seed(work: Decode, audio_key: bytes) -> int:
+def window_seed(params: DecodeParams, audio_key: bytes) -> int:
     """A seed of the window's own: its samples do not depend on what else was decoded, or in which order."""
     digest = hashlib.blake2b(audio_key, digest_size=8)
-    digest.update(repr((work.seed, work.temperature, work.prompt, work.prefix)).encode())
+    digest.update(repr((params.seed, params.temperature, params.prompt, params.prefix)).encode())
     return int.from_bytes(digest.digest(), "big") >> 2

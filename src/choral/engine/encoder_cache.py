@@ -15,7 +15,7 @@ Features = TypeVar("Features")
 
 
 @dataclass(frozen=True)
-class Entry(Generic[Features]):
+class CacheEntry(Generic[Features]):
     features: Features
     n_bytes: int
 
@@ -24,7 +24,7 @@ class EncoderCache(Generic[Features]):
     def __init__(self, budget_bytes: int) -> None:
         self.budget_bytes = budget_bytes
         self.n_bytes = 0
-        self._entries: dict[bytes, Entry[Features]] = {}
+        self._entries: dict[bytes, CacheEntry[Features]] = {}
         self._holders: dict[bytes, set[Hashable]] = {}
         self._loose: OrderedDict[bytes, None] = OrderedDict()  # that nobody holds, the least recently used first
 
@@ -53,7 +53,7 @@ class EncoderCache(Generic[Features]):
 
     def put(self, key: bytes, features: Features, n_bytes: int) -> None:
         assert key not in self._entries
-        self._entries[key] = Entry(features, n_bytes)
+        self._entries[key] = CacheEntry(features, n_bytes)
         self.n_bytes += n_bytes
         if key not in self._holders:
             self._loose[key] = None

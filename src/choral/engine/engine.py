@@ -17,11 +17,11 @@ from typing import Any
 
 from choral.audio.constants import WINDOW_FRAMES
 from choral.config import EngineSettings
+from choral.engine.engine_loop import Cancel, ClearCache, EngineLoop, Shutdown, StepRecord, Submitted
 from choral.engine.runner import Capacity, Runner
-from choral.engine.steps import Job, Pending
+from choral.engine.steps import Pending, WindowTask
 from choral.engine.trial import try_largest_step
 from choral.engine.window import Caller, Result, Window
-from choral.engine.worker import Forget, GivenUp, Over, StepRecord, Submitted, Worker
 from choral.errors import EngineClosed, QueueFull, UsageError
 
 log = logging.getLogger("choral.engine")
@@ -49,7 +49,7 @@ class Engine:
         if settings.cache_bytes >= 0:
             self.capacity = replace(runner.capacity, cache_bytes=settings.cache_bytes)
         self.windows_per_step = max(1, settings.encoder_budget // WINDOW_FRAMES)
-        self._worker = Worker(runner, self.capacity, self.windows_per_step)
+        self._worker = EngineLoop(runner, self.capacity, self.windows_per_step)
         if settings.warm_up if settings.warm_up is not None else runner.device != "cpu":
             try_largest_step(self._worker)
         log.info(describe(runner, self.capacity, settings, self.windows_per_step))
@@ -57,7 +57,7 @@ class Engine:
         self._is_closed = False
         self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._gone: weakref.WeakSet[Caller] = weakref.WeakSet()
-        self._jobs: dict[Future[Any], Job] = {}  # those under way
+        self._tasks: dict[Future[Any], WindowTask] = {}  # those under way
         thread = threading.Thread(target=self._worker.run, name="choral-engine", daemon=True)
         thread.start()
         # Also at the program's end: an interpreter that goes away under a thread in torch aborts.
@@ -68,28 +68,28 @@ class Engine:
 
         Without a caller the window stands for one of its own. With `watch` the tokens can be seen on their way.
         """
-        job = Job(window, caller or Caller(), Pending(is_watched=watch))
-        if job.n_slots > self.capacity.n_slots:
+        task = WindowTask(window, caller or Caller(), Pending(is_watched=watch))
+        if task.n_slots > self.capacity.n_slots:
             raise UsageError(
-                f"{job.n_slots} beams or samples were asked for, and this engine has room for "
+                f"{task.n_slots} beams or samples were asked for, and this engine has room for "
                 f"{self.capacity.n_slots}: lower --beam-size or --best-of"
             )
         with self._lock:
             if self._is_closed or self._worker.is_over:
                 raise EngineClosed(CLOSED)
-            if job.caller in self._gone:
+            if task.caller in self._gone:
                 raise CancelledError
-            self._take_on(job.caller)
-            self._jobs[job.future] = job
-            job.future.add_done_callback(self._jobs.pop)
-            if not self._worker.put(Submitted(job)):
-                del self._jobs[job.future]
+            self._admit(task.caller)
+            self._tasks[task.future] = task
+            task.future.add_done_callback(self._tasks.pop)
+            if not self._worker.put(Submitted(task)):
+                del self._tasks[task.future]
                 raise EngineClosed(CLOSED)
-        return job.future
+        return task.future
 
-    def _take_on(self, caller: Caller) -> None:
+    def _admit(self, caller: Caller) -> None:
         n_waiting = self._worker.scheduler.n_waiting + self._worker.queue.qsize()
-        take_on(caller, self._callers, n_waiting, self.settings.queue_limit)
+        admit(caller, self._callers, n_waiting, self.settings.queue_limit)
 
     @property
     def is_working(self) -> bool:
@@ -97,20 +97,20 @@ class Engine:
 
     @property
     def n_under_way(self) -> int:
-        return len(self._jobs)
+        return len(self._tasks)
 
     def cancel(self, future: Future[Any]) -> None:
         """Nobody waits for this one any more: it is not begun, or leaves before the next step."""
-        job = self._jobs.get(future)
+        task = self._tasks.get(future)
         future.cancel()
-        if job is not None:
-            self._worker.put(GivenUp(job))
+        if task is not None:
+            self._worker.put(Cancel(task))
 
-    def give_up(self, caller: Caller) -> None:
+    def cancel_all(self, caller: Caller) -> None:
         """Cancels all windows of this caller, and those that it still sends."""
         with self._lock:
             self._gone.add(caller)
-            futures = [job.future for job in list(self._jobs.values()) if job.caller is caller]
+            futures = [task.future for task in list(self._tasks.values()) if task.caller is caller]
         for future in futures:
             self.cancel(future)
 
@@ -118,7 +118,7 @@ class Engine:
         """Takes no more windows and waits for those that were taken; False when time ran out before."""
         with self._lock:
             self._is_closed = True
-            pending = list(self._jobs)
+            pending = list(self._tasks)
         return not wait(pending, timeout_s).not_done
 
     def close(self) -> None:
@@ -131,9 +131,9 @@ class Engine:
         """Calls back after every step, on the engine's thread: for traces and measurements."""
         self._worker.on_step = on_step
 
-    def forget_audio(self) -> None:
+    def clear_cache(self) -> None:
         """Empties the encoder cache, as far as no window needs it."""
-        self._worker.put(Forget())
+        self._worker.put(ClearCache())
 
     @property
     def stats(self) -> EngineStats:
@@ -152,7 +152,7 @@ class Engine:
         )
 
 
-def take_on(caller: Caller, known: weakref.WeakSet[Caller], n_waiting: int, limit: int) -> None:
+def admit(caller: Caller, known: weakref.WeakSet[Caller], n_waiting: int, limit: int) -> None:
     """A caller that comes anew is refused when too much waits already; one that was taken on is never."""
     if caller not in known and n_waiting >= limit:
         raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
@@ -172,7 +172,7 @@ def megabytes(n_bytes: int) -> str:
     return f"{n_bytes / 1e6:,.1f} MB"
 
 
-def end_thread(worker: Worker, thread: threading.Thread) -> None:
-    worker.put(Over())
+def end_thread(worker: EngineLoop, thread: threading.Thread) -> None:
+    worker.put(Shutdown())
     if thread is not threading.current_thread():
         thread.join()

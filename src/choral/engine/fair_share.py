@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import get_args
 
-from choral.engine.steps import Job
+from choral.engine.steps import WindowTask
 from choral.engine.window import Caller
 from choral.types import Priority
 
@@ -27,16 +27,18 @@ class Account:
     number: int  # by arrival
     served_s: float
     is_in_line: bool = False
-    waiting: deque[Job] = field(default_factory=deque)
-    entered: dict[Job, None] = field(default_factory=dict)  # have their places
-    decoding: dict[Job, None] = field(default_factory=dict)  # the one that waited longest for its next token first
+    waiting: deque[WindowTask] = field(default_factory=deque)
+    entered: dict[WindowTask, None] = field(default_factory=dict)  # have their places
+    decoding: dict[WindowTask, None] = field(
+        default_factory=dict
+    )  # the one that waited longest for its next token first
 
     @property
     def n_slots(self) -> int:
-        return sum(len(job.slots) for job in self.entered)
+        return sum(len(task.slots) for task in self.entered)
 
 
-class ClassLine:
+class PriorityQueue:
     """The accounts of one priority class; those with waiting windows in a heap, the least served on top."""
 
     def __init__(self) -> None:
@@ -64,7 +66,7 @@ class ClassLine:
 
 class FairShare:
     def __init__(self) -> None:
-        self.lines: dict[Priority, ClassLine] = {priority: ClassLine() for priority in get_args(Priority)}
+        self.lines: dict[Priority, PriorityQueue] = {priority: PriorityQueue() for priority in get_args(Priority)}
         self._numbers = count()
 
     def account(self, caller: Caller) -> Account:
@@ -77,12 +79,12 @@ class FairShare:
             line.accounts[caller] = Account(caller, next(self._numbers), line.clock_s)
         return line.accounts[caller]
 
-    def add(self, job: Job) -> None:
-        account = self.account(job.caller)
-        account.waiting.append(job)
+    def add(self, task: WindowTask) -> None:
+        account = self.account(task.caller)
+        account.waiting.append(task)
         self.line(account).put(account)
 
-    def line(self, account: Account) -> ClassLine:
+    def line(self, account: Account) -> PriorityQueue:
         return self.lines[account.caller.priority]
 
     def close_if_empty(self, account: Account) -> None:
@@ -102,6 +104,6 @@ class FairShare:
     def accounts(self) -> list[Account]:
         return [account for line in self.lines.values() for account in line.accounts.values()]
 
-    def in_turn(self) -> list[ClassLine]:
+    def in_turn(self) -> list[PriorityQueue]:
         """Classes with somebody in them, the least served first; on a tie the interactive one."""
         return sorted((line for line in self.lines.values() if line.accounts), key=lambda line: line.served_s)

@@ -17,21 +17,21 @@ import torch
 from torch import Tensor
 
 from choral.config import EngineSettings
-from choral.engine.answering import Answering
-from choral.engine.choosing import Choosing
+from choral.engine.align_and_detect import AlignAndDetect
 from choral.engine.decoding import Decoding, not_numbers
-from choral.engine.gpu_hearing import Hearing
-from choral.engine.gpu_prompts import Prompts
-from choral.engine.gpu_state import NO_SPEECH, Beginning, GpuState, Report
-from choral.engine.gpu_times import GpuTimes
-from choral.engine.graphs import StepGraphs, sizes_up_to
+from choral.engine.gpu_encode import GpuEncode
+from choral.engine.gpu_graphs import StepGraphs, sizes_up_to
+from choral.engine.gpu_prefill import GpuPrefill
+from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapshot
+from choral.engine.gpu_timer import GpuTimer
+from choral.engine.host_sampler import HostSampler
 from choral.engine.prompt import initial_tokens
-from choral.engine.runner import Start
-from choral.engine.steps import Failed, Finished, Ongoing, Outcome
+from choral.engine.runner import PrefillInput
+from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
-from choral.engine.window import Decode, Decoded, WindowAudio, Work
-from choral.kernels.choose import choose
+from choral.engine.window import Decoded, DecodeParams, Params, WindowAudio
 from choral.kernels.fp8 import FP8
+from choral.kernels.sample import sample
 from choral.model.checkpoint import Checkpoint
 from choral.model.gpu_decoder import GpuDecoder, GpuMemory
 from choral.model.gpu_encoder import GpuEncoder
@@ -49,7 +49,7 @@ class Running:
     """A window in its places; beams have a decoding on the host."""
 
     slots: tuple[int, ...]
-    work: Decode
+    params: DecodeParams
     is_watched: bool
     first_burst: int
     decoding: Decoding | None = None
@@ -68,24 +68,26 @@ class GpuRunner:
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
             lay_out(network)
             self._decoder = GpuDecoder(network.decoder, fp8=fp8)
-            self._answering = Answering(network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type)
+            self._align_and_detect = AlignAndDetect(
+                network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type
+            )
             n_encoded = max(1, settings.encoder_budget // dims.n_audio_ctx)
-            self.hearing = Hearing(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, n_encoded, device)
+            self.hearing = GpuEncode(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, n_encoded, device)
             capacity = capacity_of(dims, device, dtype, settings.slots, FP8 if fp8 else None)
             self.capacity = replace(capacity, n_lanes=ENCODED_TOGETHER)
             n_slots = self.capacity.n_slots
             self._memory = GpuMemory(dims, n_slots, device, dtype, fp8=fp8)
             self.state = GpuState(tokenizer, dims, n_slots, device)
-            self._prompts = Prompts(self._decoder, tokenizer, dims, self._memory, self.state)
-            self._choosing = Choosing(tokenizer, dims, self._memory, n_slots + 1, self.compute_type)
+            self._prompts = GpuPrefill(self._decoder, tokenizer, dims, self._memory, self.state)
+            self._host_sampler = HostSampler(tokenizer, dims, self._memory, n_slots + 1, self.compute_type)
             self.rows = torch.full((2, n_slots), n_slots, dtype=torch.int32, device=device)  # slots, audio slots
             self._row_list: list[tuple[int, int]] = []
             self._all_rows = torch.arange(n_slots, dtype=torch.int32, device=device)
             self.graphs = StepGraphs(self._step, sizes_up_to(n_slots), device)
         self._running: dict[int, Running] = {}  # by their first slot, where their audio lies
         self._n_bursts = 0
-        self._reports = [Report(self.state), Report(self.state)]
-        self._times = GpuTimes(device)
+        self._reports = [StateSnapshot(self.state), StateSnapshot(self.state)]
+        self._times = GpuTimer(device)
         self.took_s: float | None = None
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -96,7 +98,7 @@ class GpuRunner:
         progress = self.state.progress
         slots, audio_slots = self.rows[:, :n_rows]
         logits = self._decoder.step(progress, slots, audio_slots, self._memory)
-        choose(logits, self._all_rows[:n_rows], slots, self.state.wanted, progress, self.state.vocabulary)
+        sample(logits, self._all_rows[:n_rows], slots, self.state.wanted, progress, self.state.vocabulary)
         return logits
 
     @torch.inference_mode()
@@ -107,8 +109,8 @@ class GpuRunner:
         return features
 
     @torch.inference_mode()
-    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
-        prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
+    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
+        prompts = [initial_tokens(start.params, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         with self._on_device():
             at_start, at_end = self._times.run("prefill", len(starts), lambda: self._prompts(starts, prompts))
             outcomes = self._begin(starts, prompts, at_start, at_end)
@@ -116,42 +118,42 @@ class GpuRunner:
         return outcomes
 
     def _begin(
-        self, starts: Sequence[Start], prompts: Sequence[list[int]], at_start: Tensor, at_end: Tensor
+        self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]], at_start: Tensor, at_end: Tensor
     ) -> list[Outcome]:
         state = self.state
         no_speech = torch.softmax(at_start, dim=-1)[:, self._tokenizer.no_speech]
         lengths = [len(prompt) for prompt in prompts]
-        is_by_host = [is_beam_search(start.work) for start in starts]
-        state.begin([Beginning(*each) for each in zip(starts, lengths, is_by_host, strict=True)])
+        is_host_sampled = [is_beam_search(start.params) for start in starts]
+        state.begin([PrefillRow(*each) for each in zip(starts, lengths, is_host_sampled, strict=True)])
         slots = [slot for start in starts for slot in start.slots]
         self._copy_prompts(starts, max(lengths))
         places = state.moved(torch.tensor(slots, dtype=torch.int32))
         rows = [row for row, start in enumerate(starts) for _ in start.slots]
         logit_rows = state.moved(torch.tensor(rows, dtype=torch.int32))
         state.others[NO_SPEECH, places.long()] = no_speech[logit_rows.long()]
-        choose(at_end, logit_rows, places, state.wanted, state.progress, state.vocabulary)
+        sample(at_end, logit_rows, places, state.wanted, state.progress, state.vocabulary)
         return self._begun(starts, lengths, no_speech, at_end)
 
-    def _copy_prompts(self, starts: Sequence[Start], n_positions: int) -> None:
+    def _copy_prompts(self, starts: Sequence[PrefillInput], n_positions: int) -> None:
         """Samples go on from the one prompt of their window; who decides on beams sees to theirs."""
-        sampled = [start for start in starts if not is_beam_search(start.work)]
+        sampled = [start for start in starts if not is_beam_search(start.params)]
         pairs = [(start.slots[0], slot) for start in sampled for slot in start.slots[1:]]
         if pairs:
             sources, targets = self.state.moved(torch.tensor(pairs)).t()
             self._memory.copy(sources, targets, n_positions)
 
     def _begun(
-        self, starts: Sequence[Start], lengths: Sequence[int], no_speech: Tensor, logits: Tensor
+        self, starts: Sequence[PrefillInput], lengths: Sequence[int], no_speech: Tensor, logits: Tensor
     ) -> list[Outcome]:
-        beams = [row for row, start in enumerate(starts) if is_beam_search(start.work)]
+        beams = [row for row, start in enumerate(starts) if is_beam_search(start.params)]
         decodings = {
-            row: self._choosing.begin(starts[row], lengths[row], prob)
+            row: self._host_sampler.begin(starts[row], lengths[row], prob)
             for row, prob in zip(beams, no_speech[beams].tolist() if beams else [], strict=True)
         }
         for row, start in enumerate(starts):
-            running = Running(start.slots, start.work, start.is_watched, self._n_bursts + 1, decodings.get(row))
+            running = Running(start.slots, start.params, start.is_watched, self._n_bursts + 1, decodings.get(row))
             self._running[start.slots[0]] = running
-        outcomes: list[Outcome] = [Ongoing(None)] * len(starts)
+        outcomes: list[Outcome] = [InProgress(None)] * len(starts)
         if beams:
             counts = [len(starts[row].slots) for row in beams]
             rows = [row for row, count in zip(beams, counts, strict=True) for _ in range(count)]
@@ -161,12 +163,12 @@ class GpuRunner:
         return outcomes
 
     def _choose_on_host(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
-        outcomes = self._choosing.choose(decodings, logits)
+        outcomes = self._host_sampler.sample(decodings, logits)
         slots = [slot for decoding in decodings for slot in decoding.slots]
         places = self.state.moved(torch.tensor(slots))
         lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
         self.state.progress.lengths[places] = self.state.moved(torch.tensor(lengths))
-        self.state.progress.next_tokens[places] = self._choosing.next_tokens[places]
+        self.state.progress.next_tokens[places] = self._host_sampler.next_tokens[places]
         return outcomes
 
     @torch.inference_mode()
@@ -212,21 +214,21 @@ class GpuRunner:
         decodings = [each.decoding for each in running if each.decoding is not None]
         return self._choose_on_host(decodings, logits[rows])
 
-    def _outcome(self, running: Running, report: Report) -> Outcome:
+    def _outcome(self, running: Running, report: StateSnapshot) -> Outcome:
         if report.n_bursts < running.first_burst:
-            return Ongoing(None)  # it began after that
+            return InProgress(None)  # it began after that
         is_done = report.is_done(running.slots)
         if not is_done and not running.is_watched:
-            return Ongoing(None)
+            return InProgress(None)
         candidates = {slot: report.candidate(slot) for slot in running.slots}
-        best_slot = max(candidates, key=lambda slot: candidates[slot].score(running.work.length_penalty))
+        best_slot = max(candidates, key=lambda slot: candidates[slot].score(running.params.length_penalty))
         best = candidates[best_slot]
         no_speech_prob = report.no_speech_prob(running.slots[0])
         if math.isnan(no_speech_prob) or any(math.isnan(own.sum_logprob) for own in candidates.values()):
             return Failed(not_numbers(self.compute_type))
         if not is_done:
-            return Ongoing(best.tokens)
-        logprobs = self.state.logprobs_of(best_slot, len(best.tokens)) if running.work.token_logprobs else None
+            return InProgress(best.tokens)
+        logprobs = self.state.logprobs_of(best_slot, len(best.tokens)) if running.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, logprobs))
 
     def release(self, slots: tuple[int, ...]) -> None:
@@ -234,11 +236,11 @@ class GpuRunner:
             self._running.pop(slots[0], None)
 
     @torch.inference_mode()
-    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
         self.took_s = None  # this one waits
         with self._on_device():
-            return self._answering.answer(known)
+            return self._align_and_detect.answer(known)
 
 
-def is_beam_search(work: Decode) -> bool:
-    return work.temperature == 0 and work.n_candidates > 1
+def is_beam_search(params: DecodeParams) -> bool:
+    return params.temperature == 0 and params.n_candidates > 1

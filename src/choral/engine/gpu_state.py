@@ -15,10 +15,10 @@ from torch import Tensor
 from choral.audio.constants import FRAMES_PER_SECOND
 from choral.engine.decoding import window_seed
 from choral.engine.rules import NEVER
-from choral.engine.runner import Start
+from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.torch_device import moved
-from choral.kernels.choose import Progress, Vocabulary, Wanted
+from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
@@ -31,12 +31,12 @@ TEMPERATURE, SUM_LOGPROB, NO_SPEECH = range(3)
 
 
 @dataclass(frozen=True)
-class Beginning:
+class PrefillRow:
     """A window that takes its places after a prompt of so many tokens."""
 
-    start: Start
+    start: PrefillInput
     n_prompt: int
-    is_by_host: bool
+    is_host_sampled: bool
 
 
 class GpuState:
@@ -50,19 +50,19 @@ class GpuState:
         others = torch.zeros(3, self.n_entries, device=device)
         texts = torch.zeros(self.n_entries, dims.n_text_ctx, dtype=torch.int32, device=device)
         logprobs = torch.zeros(self.n_entries, dims.n_text_ctx, device=device)
-        unwanted = torch.zeros(self.n_entries, dims.n_vocab, dtype=torch.bool, device=device)
+        banned_tokens = torch.zeros(self.n_entries, dims.n_vocab, dtype=torch.bool, device=device)
         self.numbers, self.others, self.texts = numbers, others, texts
-        self.wanted = Wanted(
+        self.wanted = SamplingParams(
             suppress_blank=numbers[BLANK],
-            unwanted=unwanted,
+            banned_tokens=banned_tokens,
             timestamps=numbers[TIMESTAMPS],
-            latest_first=numbers[LATEST_FIRST],
+            max_first_timestamp=numbers[LATEST_FIRST],
             temperatures=others[TEMPERATURE],
             seeds=numbers[SEED],
             max_tokens=numbers[MAX_TOKENS],
-            is_by_host=numbers[BY_HOST],
+            is_host_sampled=numbers[BY_HOST],
         )
-        self.progress = Progress(
+        self.progress = DecodeState(
             recent=numbers[RECENT : RECENT + 4],
             lengths=numbers[LENGTH],
             next_tokens=numbers[NEXT],
@@ -76,32 +76,39 @@ class GpuState:
         self.vocabulary = Vocabulary(dims.n_vocab, tokenizer.eot, space, tokenizer.timestamp_begin)
         self._masks: dict[tuple[int, ...], Tensor] = {}
 
-    def begin(self, beginnings: Sequence[Beginning]) -> None:
+    def begin(self, beginnings: Sequence[PrefillRow]) -> None:
         columns, temperatures, slots = [], [], []
         by_mask: dict[tuple[int, ...], list[int]] = {}
         for beginning in beginnings:
-            work = beginning.start.work
-            mask = (*work.suppress_tokens, *((self._tokenizer.no_timestamps,) if work.timestamps else ()))
+            params = beginning.start.params
+            mask = (*params.suppress_tokens, *((self._tokenizer.no_timestamps,) if params.timestamps else ()))
             by_mask.setdefault(mask, []).extend(beginning.start.slots)
             for row, slot in enumerate(beginning.start.slots):
                 slots.append(slot)
                 columns.append(self._numbers_of(beginning, row))
-                temperatures.append(work.temperature)
+                temperatures.append(params.temperature)
         places = self.moved(torch.tensor(slots))
         self.numbers[:, places] = self.moved(torch.tensor(columns)).t()
         fresh = torch.zeros(3, len(slots))
         fresh[TEMPERATURE] = torch.tensor(temperatures)
         self.others[:, places] = self.moved(fresh)
         for mask, mask_slots in by_mask.items():
-            self.wanted.unwanted[self.moved(torch.tensor(mask_slots))] = self._mask(mask)
+            self.wanted.banned_tokens[self.moved(torch.tensor(mask_slots))] = self._mask(mask)
 
-    def _numbers_of(self, beginning: Beginning, row: int) -> list[int]:
-        start, work = beginning.start, beginning.start.work
-        begin, seconds = self._tokenizer.timestamp_begin, work.max_initial_timestamp
+    def _numbers_of(self, beginning: PrefillRow, row: int) -> list[int]:
+        start, params = beginning.start, beginning.start.params
+        begin, seconds = self._tokenizer.timestamp_begin, params.max_initial_timestamp
         latest = self._dims.n_vocab if seconds is None else begin + round(seconds * FRAMES_PER_SECOND)
-        seed = window_seed(work, start.audio_key) + row
-        max_tokens = work.max_tokens or self._dims.n_text_ctx // 2
-        wants = [int(work.suppress_blank), int(work.timestamps), latest, seed, max_tokens, int(beginning.is_by_host)]
+        seed = window_seed(params, start.audio_key) + row
+        max_tokens = params.max_tokens or self._dims.n_text_ctx // 2
+        wants = [
+            int(params.suppress_blank),
+            int(params.timestamps),
+            latest,
+            seed,
+            max_tokens,
+            int(beginning.is_host_sampled),
+        ]
         return [*wants, NEVER, NEVER, NEVER, 0, beginning.n_prompt, 0, 0, 0]
 
     def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
@@ -119,7 +126,7 @@ class GpuState:
         return moved(tensor, self.device)
 
 
-class Report:
+class StateSnapshot:
     """A copy of the state as it was after some burst, in memory that the device writes while the host works on."""
 
     def __init__(self, state: GpuState) -> None:

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import Any
 
-from choral.engine.engine import Engine, EngineStats, take_on
+from choral.engine.engine import Engine, EngineStats, admit
+from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Pending
 from choral.engine.window import Caller, Result, Window
-from choral.engine.worker import StepRecord
 
 REMEMBERED = 4096  # audios whose engine is known
 
@@ -39,7 +39,7 @@ class EngineGroup:
         caller = caller or Caller()
         key = window.audio.key  # takes a moment: not under the lock
         with self._lock:
-            take_on(caller, self._callers, self.stats.waiting, self.settings.queue_limit)
+            admit(caller, self._callers, self.stats.waiting, self.settings.queue_limit)
             engine = self._known.pop(key, None) or min(self._engines, key=lambda each: each.n_under_way)
             self._known[key] = engine
             if len(self._known) > REMEMBERED:
@@ -52,9 +52,9 @@ class EngineGroup:
         if (engine := self._owners.get(future)) is not None:
             engine.cancel(future)
 
-    def give_up(self, caller: Caller) -> None:
+    def cancel_all(self, caller: Caller) -> None:
         for engine in self._engines:
-            engine.give_up(caller)
+            engine.cancel_all(caller)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         started_s = time.monotonic()
@@ -72,9 +72,9 @@ class EngineGroup:
         for engine in self._engines:
             engine.observe(on_step)
 
-    def forget_audio(self) -> None:
+    def clear_cache(self) -> None:
         for engine in self._engines:
-            engine.forget_audio()
+            engine.clear_cache()
 
     @property
     def is_working(self) -> bool:

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from choral.engine.window import Decode
+from choral.engine.window import DecodeParams
 from choral.errors import UsageError
 from choral.model.tokenizer import Tokenizer
 
 ROOM_FOR_START = 8  # start of transcript, language, task, no timestamps, and something to say
 
 
-def initial_tokens(work: Decode, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
-    require_known((*work.prompt, *work.prefix, *work.suppress_tokens), tokenizer)
+def initial_tokens(params: DecodeParams, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
+    require_known((*params.prompt, *params.prefix, *params.suppress_tokens), tokenizer)
     half = n_text_ctx // 2
-    prompt = [tokenizer.sot_prev, *work.prompt[-(half - 1) :]] if work.prompt else []
-    start = tokenizer.sot_sequence(work.language, work.task)
-    if not work.timestamps:
+    prompt = [tokenizer.sot_prev, *params.prompt[-(half - 1) :]] if params.prompt else []
+    start = tokenizer.sot_sequence(params.language, params.task)
+    if not params.timestamps:
         start = (*start, tokenizer.no_timestamps)
-    room = half - work.max_tokens if work.max_tokens and work.max_tokens < half else half // 2
-    return [*prompt, *start, *work.prefix[-min(room, half - ROOM_FOR_START) :]]
+    room = half - params.max_tokens if params.max_tokens and params.max_tokens < half else half // 2
+    return [*prompt, *start, *params.prefix[-min(room, half - ROOM_FOR_START) :]]
 
 
 def require_known(tokens: Iterable[int], tokenizer: Tokenizer) -> None:

@@ -13,7 +13,7 @@ MOST_CACHE_BYTES = 1 << 30
 UNKNOWN_MEMORY = 16 << 30  # where the system does not tell
 
 
-def divide(
+def plan_capacity(
     free_bytes: int,
     dims: ModelDims,
     item_bytes: int,

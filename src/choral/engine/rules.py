@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from choral.audio.constants import FRAMES_PER_SECOND
-from choral.engine.window import Decode
+from choral.engine.window import DecodeParams
 from choral.model.tokenizer import Tokenizer
 
 FORBIDDEN = -math.inf
@@ -62,8 +62,8 @@ class SuppressBlank:
         self.blanks = torch.tensor([*tokenizer.encode(" "), tokenizer.eot], device=device)
         self.is_on = torch.zeros(n_slots, dtype=torch.bool, device=device)
 
-    def set(self, slots: Tensor, work: Decode) -> None:
-        self.is_on[slots] = work.suppress_blank
+    def set(self, slots: Tensor, params: DecodeParams) -> None:
+        self.is_on[slots] = params.suppress_blank
 
     def apply(self, logits: Tensor, slots: Tensor, recent: Recent) -> None:
         rows = self.is_on[slots] & (recent.n_sampled == 0)
@@ -75,16 +75,16 @@ class SuppressTokens:
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
         self.no_timestamps = tokenizer.no_timestamps
-        self.unwanted = torch.zeros(n_slots, n_vocab, dtype=torch.bool, device=device)
+        self.banned_tokens = torch.zeros(n_slots, n_vocab, dtype=torch.bool, device=device)
 
-    def set(self, slots: Tensor, work: Decode) -> None:
-        tokens = sorted({*work.suppress_tokens, *((self.no_timestamps,) if work.timestamps else ())})
-        row = torch.zeros_like(self.unwanted[0])
+    def set(self, slots: Tensor, params: DecodeParams) -> None:
+        tokens = sorted({*params.suppress_tokens, *((self.no_timestamps,) if params.timestamps else ())})
+        row = torch.zeros_like(self.banned_tokens[0])
         row[torch.tensor(tokens, dtype=torch.long, device=row.device)] = True
-        self.unwanted[slots] = row
+        self.banned_tokens[slots] = row
 
     def apply(self, logits: Tensor, slots: Tensor, recent: Recent) -> None:
-        logits.masked_fill_(self.unwanted[slots], FORBIDDEN)
+        logits.masked_fill_(self.banned_tokens[slots], FORBIDDEN)
 
 
 class Timestamps:
@@ -92,7 +92,7 @@ class Timestamps:
 
     they come in pairs, end then start, except right before the end of text; time does not go back, and a segment is
     longer than nothing; a text starts with a timestamp, and not with a late one; and when all timestamps together are
-    likelier than the likeliest text token, a timestamp it is.
+    likelier than the top_k text token, a timestamp it is.
     """
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
@@ -101,9 +101,9 @@ class Timestamps:
         self.is_on = torch.zeros(n_slots, dtype=torch.bool, device=device)
         self.latest_first = torch.zeros(n_slots, dtype=torch.long, device=device)
 
-    def set(self, slots: Tensor, work: Decode) -> None:
-        self.is_on[slots] = work.timestamps
-        seconds = work.max_initial_timestamp
+    def set(self, slots: Tensor, params: DecodeParams) -> None:
+        self.is_on[slots] = params.timestamps
+        seconds = params.max_initial_timestamp
         n_frames = len(self.tokens) if seconds is None else round(seconds * FRAMES_PER_SECOND)
         self.latest_first[slots] = self.begin + n_frames
 
@@ -143,12 +143,12 @@ class Rules:
             Timestamps(tokenizer, n_vocab, n_slots, device),
         )
 
-    def begin(self, slots: Sequence[int], work: Decode) -> None:
+    def begin(self, slots: Sequence[int], params: DecodeParams) -> None:
         """A window takes its places."""
         places = torch.tensor(slots, device=self.rules[0].blanks.device)
         self.history.reset(places)
         for rule in self.rules:
-            rule.set(places, work)
+            rule.set(places, params)
 
     def apply(self, logits: Tensor, slots: Tensor) -> None:
         recent = self.history.at(slots)

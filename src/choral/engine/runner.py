@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from choral.engine.steps import Outcome
-from choral.engine.window import Decode, WindowAudio, Work
+from choral.engine.window import DecodeParams, Params, WindowAudio
 
 
 @dataclass(frozen=True)
-class Start:
+class PrefillInput:
     """A window that begins: its places, its encoded audio, and what is wanted."""
 
     slots: tuple[int, ...]
     features: Any  # of the runner's own kind
-    work: Decode
+    params: DecodeParams
     audio_key: bytes
     is_watched: bool
 
@@ -47,13 +47,13 @@ class Runner(Protocol):
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
         """The features of each, in one pass."""
 
-    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
         """Runs prompts; the windows have taken their places afterwards."""
 
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
         """Goes on with the windows in these places: one token further, or to their end where it cannot stop."""
 
-    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
+    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
         """Aligns known texts, or detects languages, from features."""
 
     def release(self, slots: tuple[int, ...]) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from choral.engine.search import Draw
-from choral.kernels.noise import gumbel
+from choral.kernels.gumbel import gumbel
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:
 
 
 @dataclass(frozen=True)
-class Likeliest:
-    """The likeliest next tokens of each row, with their log-probabilities, best first."""
+class TopK:
+    """The top_k next tokens of each row, with their log-probabilities, best first."""
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
 
 
-def likeliest(logits: Tensor, n_wanted: int) -> Likeliest:
+def top_k(logits: Tensor, n_wanted: int) -> TopK:
     best = torch.log_softmax(logits, dim=-1).topk(n_wanted)
-    return Likeliest(best.indices.tolist(), best.values.tolist())
+    return TopK(best.indices.tolist(), best.values.tolist())

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from choral.engine.window import Decode
+from choral.engine.window import DecodeParams
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Next:
 
 @dataclass(frozen=True)
 class Draw:
-    """How the next token of one row is drawn; at temperature 0 it is the likeliest."""
+    """How the next token of one row is drawn; at temperature 0 it is the top_k."""
 
     temperature: float
     seed: int  # of the window and the row, within 63 bits
@@ -75,7 +75,7 @@ class Sampling:
 
 
 class BeamSearch:
-    """The `beam_size` likeliest texts side by side, until `beam_size * patience` have ended."""
+    """The `beam_size` top_k texts side by side, until `beam_size * patience` have ended."""
 
     def __init__(self, beam_size: int, patience: float, eot: int) -> None:
         self.n_rows, self.eot = beam_size, eot
@@ -112,7 +112,7 @@ class BeamSearch:
     def extend(
         self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]
     ) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], int]]:
-        """Every text with its likeliest next tokens. Equal texts, as all are at the start, count once."""
+        """Every text with its top_k next tokens. Equal texts, as all are at the start, count once."""
         scores: dict[tuple[int, ...], float] = {}
         sources: dict[tuple[int, ...], int] = {}
         for row, (row_tokens, row_logprobs) in enumerate(zip(tokens, logprobs, strict=True)):
@@ -134,10 +134,10 @@ class BeamSearch:
 Search = Sampling | BeamSearch
 
 
-def search_for(work: Decode, eot: int) -> Search:
-    if work.temperature == 0 and work.n_candidates > 1:
-        return BeamSearch(work.n_candidates, work.patience, eot)
-    return Sampling(work.n_candidates if work.temperature > 0 else 1, eot)
+def search_for(params: DecodeParams, eot: int) -> Search:
+    if params.temperature == 0 and params.n_candidates > 1:
+        return BeamSearch(params.n_candidates, params.patience, eot)
+    return Sampling(params.n_candidates if params.temperature > 0 else 1, eot)
 
 
 def best_candidate(search: Search, length_penalty: float | None) -> Candidate:

@@ -1,4 +1,4 @@
-"""What passes between scheduler and runner: a job is a window under way, a step is what is done next with some.
+"""What passes between scheduler and runner: a task is a window under way, a step is what is done next with some.
 
 `Encode` turns audio into features, `Prefill` runs prompts and takes places in the batch, `Decode` goes one token
 further, `Align` runs a known text, or the question which language it is, in one go.
@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import Any
 
-from choral.engine.window import Caller, Result, Window
-from choral.engine.window import Decode as DecodeWork
+from choral.engine.window import Caller, DecodeParams, Result, Window
 
 
 class Pending(Future[Result]):
@@ -41,14 +40,14 @@ class Pending(Future[Result]):
             self._updates.put(tokens)
 
     def updates(self) -> Iterator[tuple[int, ...]]:
-        """The likeliest text so far, after every step, until there is a result or a failure. For one reader."""
+        """The top_k text so far, after every step, until there is a result or a failure. For one reader."""
         assert self._updates is not None, "submit with watch=True to see the tokens on their way"
         while (tokens := self._updates.get()) is not None:
             yield tokens
 
 
 @dataclass(eq=False)
-class Job:
+class WindowTask:
     window: Window[Any]
     caller: Caller
     future: Pending[Any]
@@ -58,37 +57,37 @@ class Job:
 
     def __post_init__(self) -> None:
         """Only what is decoded token by token needs places: one for each beam or sample."""
-        work = self.window.work
-        self.n_slots = work.n_candidates if isinstance(work, DecodeWork) else 0
+        params = self.window.params
+        self.n_slots = params.n_candidates if isinstance(params, DecodeParams) else 0
         self.key = self.window.audio.key
 
 
 @dataclass(frozen=True)
 class Encode:
-    jobs: tuple[Job, ...]
+    tasks: tuple[WindowTask, ...]
 
 
 @dataclass(frozen=True)
 class Prefill:
-    jobs: tuple[Job, ...]
+    tasks: tuple[WindowTask, ...]
 
 
 @dataclass(frozen=True)
 class Decode:
-    jobs: tuple[Job, ...]
+    tasks: tuple[WindowTask, ...]
 
 
 @dataclass(frozen=True)
 class Align:
-    jobs: tuple[Job, ...]
+    tasks: tuple[WindowTask, ...]
 
 
 Step = Encode | Prefill | Decode | Align
 
 
 @dataclass(frozen=True)
-class Ongoing:
-    tokens: tuple[int, ...] | None  # the likeliest text so far; None: nobody asked for it
+class InProgress:
+    tokens: tuple[int, ...] | None  # the top_k text so far; None: nobody asked for it
 
 
 @dataclass(frozen=True)
@@ -101,4 +100,4 @@ class Failed:
     error: BaseException
 
 
-Outcome = Ongoing | Finished | Failed
+Outcome = InProgress | Finished | Failed

@@ -8,7 +8,7 @@ import os
 import torch
 
 from choral.config import ComputeType
-from choral.engine.room import SLOTS_SHARE, divide, free_memory
+from choral.engine.room import SLOTS_SHARE, free_memory, plan_capacity
 from choral.engine.runner import Capacity
 from choral.errors import UsageError
 from choral.model import int8
@@ -43,7 +43,7 @@ def pick_device(name: str) -> torch.device:
     return device
 
 
-def keep_few_products() -> None:
+def limit_primitive_cache() -> None:
     """Before the first product on a CPU, when the variables are read; those that are set already stand."""
     for name, number in KEPT_PRODUCTS.items():
         os.environ.setdefault(name, number)
@@ -79,7 +79,7 @@ def capacity_of(
 ) -> Capacity:
     """How many slots there are, and how many encoder results are kept, in the memory that is free now."""
     is_cuda = device.type == "cuda"
-    return divide(
+    return plan_capacity(
         torch.cuda.mem_get_info(device)[0] if is_cuda else free_memory(),
         dims,
         dtype.itemsize,

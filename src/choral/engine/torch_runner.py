@@ -14,15 +14,15 @@ import torch
 from torch import Tensor
 
 from choral.config import EngineSettings
-from choral.engine.answering import Answering
-from choral.engine.choosing import Choosing
+from choral.engine.align_and_detect import AlignAndDetect
+from choral.engine.cpu_lanes import CpuLanes
 from choral.engine.decoding import Decoding
-from choral.engine.lanes import Lanes
+from choral.engine.host_sampler import HostSampler
 from choral.engine.prompt import initial_tokens
-from choral.engine.runner import Start
+from choral.engine.runner import PrefillInput
 from choral.engine.steps import Outcome
-from choral.engine.torch_device import DTYPES, capacity_of, keep_few_products, pick_compute_type, pick_device
-from choral.engine.window import WindowAudio, Work
+from choral.engine.torch_device import DTYPES, capacity_of, limit_primitive_cache, pick_compute_type, pick_device
+from choral.engine.window import Params, WindowAudio
 from choral.errors import UsageError
 from choral.model import half, int8
 from choral.model.checkpoint import Checkpoint
@@ -49,7 +49,7 @@ class TorchRunner:
             raise UsageError("compute type fp8 needs Triton beside torch, and a model with heads of a usual width")
         self._device, dtype = device, DTYPES[self.compute_type]
         if device.type == "cpu":
-            keep_few_products()
+            limit_primitive_cache()
         if settings.threads:
             torch.set_num_threads(settings.threads)
         self._tokenizer, self._dims = tokenizer, checkpoint.dims
@@ -58,14 +58,14 @@ class TorchRunner:
             int8.quantize(self._network)
         is_half = self.compute_type == "int8" and half.is_fast_here()
         heard_dtype = torch.bfloat16 if is_half else dtype
-        self._lanes = Lanes() if device.type == "cpu" else None
+        self._lanes = CpuLanes() if device.type == "cpu" else None
         capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots, heard_dtype)
         self.capacity = replace(capacity, n_lanes=self._lanes.n_lanes if self._lanes else 1)
         n_slots, kind = self.capacity.n_slots, HalfMemory if is_half else Memory
         self._memory = kind(checkpoint.dims, n_slots, device, dtype, heard_dtype)
-        self._choosing = Choosing(tokenizer, checkpoint.dims, self._memory, n_slots, self.compute_type)
+        self._host_sampler = HostSampler(tokenizer, checkpoint.dims, self._memory, n_slots, self.compute_type)
         heads = checkpoint.alignment_heads
-        self._answering = Answering(self._network.decoder, tokenizer, heads, self.compute_type)
+        self._align_and_detect = AlignAndDetect(self._network.decoder, tokenizer, heads, self.compute_type)
         self._decodings: dict[int, Decoding] = {}  # by their first slot, where their audio lies
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
@@ -81,9 +81,9 @@ class TorchRunner:
         return [own.clone() for own in features]  # each on its own, so that one can be forgotten without the others
 
     @torch.inference_mode()
-    def prefill(self, starts: Sequence[Start]) -> Sequence[Outcome]:
+    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
         """Runs all prompts in one pass, the short ones filled up at their end, where no earlier token looks."""
-        prompts = [initial_tokens(start.work, self._tokenizer, self._dims.n_text_ctx) for start in starts]
+        prompts = [initial_tokens(start.params, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         audio_slots = [start.slots[0] for start in starts]
         self._in_lanes(self._hear, starts, fewest=1)
         rows = Rows.beginning(audio_slots, [len(prompt) for prompt in prompts], self._device)
@@ -96,10 +96,10 @@ class TorchRunner:
         at_start, at_end = self._network.decoder.logits(torch.stack(asked)).chunk(2)
         no_speech = torch.softmax(at_start, dim=-1)[:, self._tokenizer.no_speech].tolist()
         begun = zip(starts, map(len, prompts), no_speech, strict=True)
-        decodings = [self._choosing.begin(*each) for each in begun]
+        decodings = [self._host_sampler.begin(*each) for each in begun]
         counts = torch.tensor([len(decoding.search.rows) for decoding in decodings], device=self._device)
         logits = at_end.repeat_interleave(counts, dim=0)
-        outcomes = self._choosing.choose(decodings, logits)
+        outcomes = self._host_sampler.sample(decodings, logits)
         self._decodings |= {decoding.slots[0]: decoding for decoding in decodings}
         return outcomes
 
@@ -107,12 +107,14 @@ class TorchRunner:
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
         """One token further for all rows of these windows, in one pass through the network."""
         decodings = [self._decodings[slot] for slot in sorted(slots[0] for slots in windows)]  # neighbours together
-        outcomes = self._choosing.choose(decodings, torch.cat(self._in_lanes(self._step, decodings, FEWEST_IN_STEP)))
+        outcomes = self._host_sampler.sample(
+            decodings, torch.cat(self._in_lanes(self._step, decodings, FEWEST_IN_STEP))
+        )
         by_slot = {decoding.slots[0]: outcome for decoding, outcome in zip(decodings, outcomes, strict=True)}
         return [by_slot[slots[0]] for slots in windows]
 
     @torch.inference_mode()
-    def _hear(self, starts: Sequence[Start]) -> None:
+    def _hear(self, starts: Sequence[PrefillInput]) -> None:
         features = torch.stack([start.features for start in starts])
         self._network.decoder.hear(features, [start.slots[0] for start in starts], self._memory)
 
@@ -130,7 +132,7 @@ class TorchRunner:
         lengths = [decoding.length - 1 for decoding in decodings for _ in decoding.search.rows]
         hearers = [(decoding.slots[0], len(decoding.search.rows)) for decoding in decodings]
         rows = Rows.going_on(slots, lengths, hearers, self._device)
-        states = self._network.decoder(self._choosing.next_tokens[rows.slots][:, None], rows, self._memory)
+        states = self._network.decoder(self._host_sampler.next_tokens[rows.slots][:, None], rows, self._memory)
         return self._network.decoder.logits(states[:, -1])
 
     def release(self, slots: tuple[int, ...]) -> None:
@@ -138,8 +140,8 @@ class TorchRunner:
             self._decodings.pop(slots[0], None)
 
     @torch.inference_mode()
-    def align(self, known: Sequence[tuple[Any, Work[Any]]]) -> Sequence[Outcome]:
-        return self._answering.answer(known)
+    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
+        return self._align_and_detect.answer(known)
 
     def _padded(self, prompts: Sequence[list[int]]) -> Tensor:
         longest = max(map(len, prompts))

@@ -10,12 +10,12 @@ import time
 import numpy as np
 
 from choral.audio.constants import WINDOW_MEL_FRAMES, WINDOW_SAMPLES
-from choral.engine.runner import Start
-from choral.engine.window import Decode, WindowAudio
-from choral.engine.worker import Worker
+from choral.engine.engine_loop import EngineLoop
+from choral.engine.runner import PrefillInput
+from choral.engine.window import DecodeParams, WindowAudio
 
 
-def try_largest_step(worker: Worker) -> None:
+def try_largest_step(worker: EngineLoop) -> None:
     runner, scheduler = worker.runner, worker.scheduler
     audios = [noise(seed) for seed in range(scheduler.most_encoded_together)]
     features = runner.encode(audios)
@@ -23,8 +23,8 @@ def try_largest_step(worker: Worker) -> None:
     runner.encode(audios)
     scheduler.encode_cost.learn(len(audios), runner.took_s or time.perf_counter() - started_s)
     places = [(slot,) for slot in range(runner.capacity.n_slots)]
-    work = Decode(language="en", max_tokens=2)
-    runner.prefill([Start(slots, features[0], work, audios[0].key, is_watched=False) for slots in places])
+    params = DecodeParams(language="en", max_tokens=2)
+    runner.prefill([PrefillInput(slots, features[0], params, audios[0].key, is_watched=False) for slots in places])
     started_s = time.perf_counter()
     runner.decode(places)
     scheduler.decode_cost.learn(len(places), runner.took_s or time.perf_counter() - started_s)

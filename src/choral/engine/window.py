@@ -44,7 +44,7 @@ class WindowAudio:
         return mel
 
 
-class Work(Generic[Result]):
+class Params(Generic[Result]):
     """What to do with a window; the type parameter is what comes back."""
 
 
@@ -66,7 +66,7 @@ class Aligned:
 
 
 @dataclass(frozen=True)
-class Warped:
+class TokenTimes:
     """The same of a runner that finds the times itself."""
 
     token_frames: npt.NDArray[np.intp]  # at which each text token starts, and at last the end of text
@@ -83,7 +83,7 @@ class Languages:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Decode(Work[Decoded]):
+class DecodeParams(Params[Decoded]):
     """One try at one temperature: greedy, beam search or sampling."""
 
     prompt: tuple[int, ...] = ()  # tokens of the text before
@@ -104,12 +104,12 @@ class Decode(Work[Decoded]):
 
 
 @dataclass(frozen=True)
-class DetectLanguage(Work[Languages]):
+class DetectLanguageParams(Params[Languages]):
     pass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Align(Work[Aligned | Warped]):
+class AlignParams(Params[Aligned | TokenTimes]):
     text_tokens: tuple[int, ...]
     n_frames: int  # how many of the 1,500 are sound
     language: str | None
@@ -119,7 +119,7 @@ class Align(Work[Aligned | Warped]):
 @dataclass(frozen=True, eq=False)
 class Window(Generic[Result]):
     audio: WindowAudio
-    work: Work[Result]
+    params: Params[Result]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import LOG2_E, chained, has_kernels, require
+from choral.kernels.launch import LOG2_E, has_kernels, pdl_options, require
 
 BLOCK_FRAMES = 64  # this and the warps by trial
 PROGRAMS_WANTED = 528  # four on each of an H200's 132 multiprocessors
@@ -28,7 +28,7 @@ def _load(keys, values, base, first, dims, FRAMES: tl.constexpr, HEAD_DIM: tl.co
 
 
 @triton.jit
-def _attend_heard(
+def _cross_attention(
     queries, keys, values, key_scales, value_scales, audio_slots, newest_positions, out, partial_sums, partial_tops,
     SCALE: tl.constexpr, HEADS: tl.constexpr, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr,
     QUERY_STRIDE: tl.constexpr, SPLITS: tl.constexpr, BLOCK: tl.constexpr,
@@ -80,7 +80,7 @@ def _attend_heard(
 
 
 @triton.jit
-def _combine_heard(
+def _combine_splits(
     partial_sums, partial_tops, newest_positions, out,
     HEADS: tl.constexpr, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr, PADDED: tl.constexpr,
     PDL: tl.constexpr,
@@ -107,7 +107,7 @@ def splits_for(n_rows: int, n_heads: int, n_frames: int) -> int:
     return 1 if is_chip_full else -(-n_frames // BLOCK_FRAMES)
 
 
-def attend_heard(
+def cross_attention(
     queries: Tensor,  # [rows, heads, head_dim]; the heads of a row lie side by side
     keys: Tensor,  # [slots, heads, frames, head_dim]
     values: Tensor,
@@ -129,16 +129,16 @@ def attend_heard(
     partial_sums = torch.empty(n_parts, head_dim, dtype=torch.float32, device=queries.device)
     partial_tops = torch.empty(n_parts, dtype=torch.float32, device=queries.device)
     scale = head_dim**-0.5 * LOG2_E
-    _attend_heard[n_heads, n_rows, n_splits](
+    _cross_attention[n_heads, n_rows, n_splits](
         queries, keys, values, key_scales, value_scales, audio_slots, newest, out,
         partial_sums, partial_tops, SCALE=scale, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
         QUERY_STRIDE=queries.stride(0), SPLITS=n_splits, BLOCK=BLOCK_FRAMES,
-        IS_FP8=key_scales is not None, num_warps=1 if key_scales is not None else 2, **chained(queries),
+        IS_FP8=key_scales is not None, num_warps=1 if key_scales is not None else 2, **pdl_options(queries),
     )  # fmt: skip
     if n_splits > 1:
-        _combine_heard[n_heads, n_rows](
+        _combine_splits[n_heads, n_rows](
             partial_sums, partial_tops, newest, out, HEADS=n_heads, HEAD_DIM=head_dim, SPLITS=n_splits,
-            PADDED=triton.next_power_of_2(n_splits), num_warps=1, **chained(queries),
+            PADDED=triton.next_power_of_2(n_splits), num_warps=1, **pdl_options(queries),
         )  # fmt: skip
     return out
 

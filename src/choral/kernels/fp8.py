@@ -16,11 +16,11 @@ from torch import Tensor
 from choral.kernels.launch import has_kernels, require
 
 FP8 = torch.float8_e4m3fn
-FP8_TOP = 448.0  # the largest there is
-SMALLEST_TOP = 1e-12  # keeps a row of zeros from being divided by zero
+FP8_MAX = 448.0  # the largest there is
+MIN_AMAX = 1e-12  # keeps a row of zeros from being divided by zero
 
 
-class Bytes(NamedTuple):
+class Fp8Rows(NamedTuple):
     values: Tensor  # [rows, n], fp8
     scales: Tensor  # [rows, 1]
 
@@ -41,21 +41,21 @@ def _quantize(
     tl.store(out + row * N + columns, (values * (TOP / largest)).to(out.dtype.element_ty), mask=is_column)
 
 
-def quantize_rows(x: Tensor, *, gelu: bool = False) -> Bytes:  # [rows, n]
+def quantize_rows(x: Tensor, *, gelu: bool = False) -> Fp8Rows:  # [rows, n]
     if not has_kernels(x):
         return reference(x, gelu=gelu)
     n_rows, n = x.shape
     require(x.is_contiguous(), "one contiguous row after another")
-    result = Bytes(torch.empty_like(x, dtype=FP8), torch.empty(n_rows, 1, dtype=torch.float32, device=x.device))
+    result = Fp8Rows(torch.empty_like(x, dtype=FP8), torch.empty(n_rows, 1, dtype=torch.float32, device=x.device))
     padded = triton.next_power_of_2(n)
     _quantize[(n_rows,)](
-        x, *result, N=n, PADDED=padded, HAS_GELU=gelu, TOP=FP8_TOP, SMALLEST=SMALLEST_TOP,
+        x, *result, N=n, PADDED=padded, HAS_GELU=gelu, TOP=FP8_MAX, SMALLEST=MIN_AMAX,
         num_warps=max(1, min(8, padded // 512)),
     )  # fmt: skip
     return result
 
 
-def reference(x: Tensor, *, gelu: bool = False) -> Bytes:
+def reference(x: Tensor, *, gelu: bool = False) -> Fp8Rows:
     values = F.gelu(x.float()) if gelu else x.float()
-    tops = values.abs().amax(1, keepdim=True).clamp(min=SMALLEST_TOP)
-    return Bytes((values * (FP8_TOP / tops)).to(FP8), tops / FP8_TOP)
+    tops = values.abs().amax(1, keepdim=True).clamp(min=MIN_AMAX)
+    return Fp8Rows((values * (FP8_MAX / tops)).to(FP8), tops / FP8_MAX)

@@ -26,7 +26,7 @@ def require(holds: bool, what: str) -> None:
         raise ValueError(f"a kernel needs this: {what}")
 
 
-def chained(x: Tensor, *, is_first: bool = False) -> dict[str, Any]:
+def pdl_options(x: Tensor, *, is_first: bool = False) -> dict[str, Any]:
     """Options of a kernel that may start before the one ahead of it has ended, and itself waits for that.
 
     Until it waits it may touch only what no kernel of its chain writes. The first of a chain starts when all before it

@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.fp8 import FP8, FP8_TOP, SMALLEST_TOP, Bytes, quantize_rows
-from choral.kernels.launch import chained, has_kernels, require
+from choral.kernels.fp8 import FP8, FP8_MAX, MIN_AMAX, Fp8Rows, quantize_rows
+from choral.kernels.launch import has_kernels, pdl_options, require
 
 EPSILON = 1e-5
 
@@ -54,11 +54,11 @@ def add_and_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor) 
     return _launch(x, added, weight, bias, torch.empty_like(x), None)
 
 
-def add_and_norm_to_bytes(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor) -> Bytes:
+def add_and_norm_fp8(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor) -> Fp8Rows:
     if not has_kernels(x):
         return quantize_rows(reference(x, added, weight, bias))
     scales = torch.empty(len(x), 1, dtype=torch.float32, device=x.device)
-    return Bytes(_launch(x, added, weight, bias, torch.empty_like(x, dtype=FP8), scales), scales)
+    return Fp8Rows(_launch(x, added, weight, bias, torch.empty_like(x, dtype=FP8), scales), scales)
 
 
 def _launch(
@@ -71,8 +71,8 @@ def _launch(
     _norm[(n_rows,)](
         x, added, weight, bias, out, scales, N=n_state, PADDED=padded, HAS_ADDED=added is not None,
         ADDED_STRIDE=n_state if added is not None and added.ndim == 2 else 0, EPS=EPSILON,
-        IS_FP8=scales is not None, TOP=FP8_TOP, SMALLEST=SMALLEST_TOP, num_warps=max(1, min(8, padded // 512)),
-        **chained(x),
+        IS_FP8=scales is not None, TOP=FP8_MAX, SMALLEST=MIN_AMAX, num_warps=max(1, min(8, padded // 512)),
+        **pdl_options(x),
     )  # fmt: skip
     return out
 

@@ -7,7 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import LOG2_E, chained, has_kernels, require
+from choral.kernels.launch import LOG2_E, has_kernels, pdl_options, require
 
 MANY_PROGRAMS = 528  # from here on the chip is full
 
@@ -23,7 +23,7 @@ def _load(keys, values, base, first, newest, dims, HEAD_DIM: tl.constexpr, BLOCK
 
 
 @triton.jit
-def _attend_written(
+def _self_attention(
     qkv, keys, values, row_slots, newest_positions, out,
     SCALE: tl.constexpr, HEADS: tl.constexpr, POSITIONS: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr,
     PDL: tl.constexpr,
@@ -63,7 +63,7 @@ def _attend_written(
     tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, (written / total).to(out.dtype.element_ty))
 
 
-def attend_written(
+def self_attention(
     qkv: Tensor,  # [rows, 3 * heads * head_dim]
     keys: Tensor,  # [slots, heads, positions, head_dim]
     values: Tensor,
@@ -77,10 +77,10 @@ def attend_written(
     require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
     out = torch.empty(len(qkv), n_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     block, n_warps = tile_for(n_heads * len(qkv))
-    _attend_written[n_heads, len(qkv)](
+    _self_attention[n_heads, len(qkv)](
         qkv, keys, values, row_slots, newest, out,
         SCALE=head_dim**-0.5 * LOG2_E, HEADS=n_heads, POSITIONS=n_positions, HEAD_DIM=head_dim,
-        BLOCK=block, num_warps=n_warps, **chained(qkv),
+        BLOCK=block, num_warps=n_warps, **pdl_options(qkv),
     )  # fmt: skip
     return out
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choral.audio.constants import WINDOW_S
 from choral.audio.recording import Recording
-from choral.engine.window import Align, Window
+from choral.engine.window import AlignParams, Window
 from choral.errors import UsageError
 from choral.longform.cuts import Cutter, n_mel_frames
 from choral.longform.language import detect_in
@@ -42,8 +42,8 @@ def align(
         code = detect_in(engine, cutter.opening()).best
     words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], code)
     n_frames = n_mel_frames(recording)
-    work = Align(text_tokens=tokens, n_frames=n_frames // 2, language=code, task="transcribe")
-    aligned = engine.submit(Window(cutter.cut(0, n_frames), work)).result()
+    params = AlignParams(text_tokens=tokens, n_frames=n_frames // 2, language=code, task="transcribe")
+    aligned = engine.submit(Window(cutter.cut(0, n_frames), params)).result()
     timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames // 2)
     merge_punctuation(timings, options)
     return as_words([timing for timing in timings if timing.text])

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
 from choral.audio.recording import Recording
-from choral.engine.window import Align, Decode, Window, WindowAudio
+from choral.engine.window import AlignParams, DecodeParams, Window, WindowAudio
 from choral.longform.cuts import Clip, Cutter, cut_alone
 from choral.longform.fallback import Attempt, Steps, ask, decode_with_fallback, is_silence
 from choral.longform.hallucination import Kept, SilenceSkipper
@@ -84,10 +84,10 @@ class Chain:
         self.segments += segments
         self.prompts.remember(segments, attempt.temperature)
 
-    def works(self) -> list[Decode]:
+    def works(self) -> list[DecodeParams]:
         """The decoding of the next window, once for each temperature."""
         options, tokenizer = self.request.options, self.request.tokenizer
-        work = Decode(
+        params = DecodeParams(
             prompt=self.prompts.prompt(),
             prefix=self.prompts.prefix(),
             language=self.request.language,
@@ -103,7 +103,7 @@ class Chain:
             seed=options.seed,
         )
         return [
-            replace(work, temperature=t, n_candidates=options.best_of if t > 0 else options.beam_size)
+            replace(params, temperature=t, n_candidates=options.best_of if t > 0 else options.beam_size)
             for t in options.temperatures
         ]
 
@@ -147,10 +147,10 @@ class Chain:
         timings = []
         if len(words) > 1:  # the last one is the end of text
             n_frames = place.n_frames // 2
-            work = Align(
+            params = AlignParams(
                 text_tokens=tuple(tokens), n_frames=n_frames, language=request.language, task=request.options.task
             )
-            aligned = yield from ask(Window(audio, work))
+            aligned = yield from ask(Window(audio, params))
             timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
         typical = TypicalWord.of(timings)
         shorten_at_sentence_ends(timings, typical)

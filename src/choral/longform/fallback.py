@@ -7,7 +7,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from typing import Any
 
-from choral.engine.window import Decode, Decoded, Result, Window, WindowAudio
+from choral.engine.window import Decoded, DecodeParams, Result, Window, WindowAudio
 from choral.model.tokenizer import Tokenizer
 from choral.types import TranscribeOptions
 
@@ -35,7 +35,7 @@ def ask(window: Window[Result]) -> Steps[Result]:
 
 
 def decode_with_fallback(
-    audio: WindowAudio, works: list[Decode], options: TranscribeOptions, tokenizer: Tokenizer
+    audio: WindowAudio, works: list[DecodeParams], options: TranscribeOptions, tokenizer: Tokenizer
 ) -> Steps[Attempt]:
     """Tries `works`, one for each temperature, in turn; the last one stands whatever it gives."""
     assert works

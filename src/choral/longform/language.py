@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
-from choral.engine.window import Caller, DetectLanguage, Languages, Window, WindowAudio
+from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
 from choral.longform.cuts import Cutter
 
 
@@ -14,4 +14,4 @@ def detect_language(engine: AnyEngine, recording: Recording, n_mels: int) -> Lan
 
 
 def detect_in(engine: AnyEngine, audio: WindowAudio, caller: Caller | None = None) -> Languages:
-    return engine.submit(Window(audio, DetectLanguage()), caller).result()
+    return engine.submit(Window(audio, DetectLanguageParams()), caller).result()

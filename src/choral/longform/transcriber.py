@@ -73,7 +73,7 @@ class Transcription:
 
     def stop(self) -> None:
         """From any thread: windows leave before the next step, and whoever iterates gets a `CancelledError`."""
-        self.engine.give_up(self.caller)
+        self.engine.cancel_all(self.caller)
 
     def __iter__(self) -> Iterator[Segment]:
         chains = self.chains()

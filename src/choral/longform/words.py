@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND
-from choral.engine.window import Aligned, Warped
+from choral.engine.window import Aligned, TokenTimes
 from choral.longform.dtw import warp
 from choral.types import Segment, TranscribeOptions, Word
 
@@ -46,12 +46,12 @@ class TypicalWord:
 
 
 def find_timings(
-    aligned: Aligned | Warped, texts: list[str], word_tokens: list[list[int]], n_frames: int
+    aligned: Aligned | TokenTimes, texts: list[str], word_tokens: list[list[int]], n_frames: int
 ) -> list[Timing]:
     """`texts` and `word_tokens` are the words of the aligned text; `n_frames` how many frames are sound."""
     if not texts or n_frames == 0:
         return []
-    token_frames = aligned.token_frames if isinstance(aligned, Warped) else frames_of_tokens(aligned, n_frames)
+    token_frames = aligned.token_frames if isinstance(aligned, TokenTimes) else frames_of_tokens(aligned, n_frames)
     token_times_s = token_frames / FRAMES_PER_SECOND
     borders = np.cumsum([0, *(len(tokens) for tokens in word_tokens)])
     return [

@@ -47,7 +47,7 @@ class Memory:
             self.keys[layer, rows.slots, :, rows.lengths] = k[:, :, 0]
             self.values[layer, rows.slots, :, rows.lengths] = v[:, :, 0]
 
-    def attend_heard(self, layer: int, queries: Tensor, rows: Rows) -> Tensor:  # [rows, heads, n, head_dim]
+    def cross_attention(self, layer: int, queries: Tensor, rows: Rows) -> Tensor:  # [rows, heads, n, head_dim]
         attended = []
         for (slot, _), q in zip(rows.hearers, torch.split(queries, [n for _, n in rows.hearers]), strict=True):
             by_head = q.transpose(0, 1)  # [heads, rows, n, head_dim]
@@ -126,7 +126,7 @@ class DecoderBlock(nn.Module):
         return self.attn.merge_heads(torch.cat(attended))
 
     def attend_cross(self, x: Tensor, layer: int, rows: Rows, memory: Memory) -> Tensor:
-        return self.cross_attn.merge_heads(memory.attend_heard(layer, self.cross_attn.queries(x), rows))
+        return self.cross_attn.merge_heads(memory.cross_attention(layer, self.cross_attn.queries(x), rows))
 
     def forward_with_scores(self, x: Tensor, features: Tensor) -> tuple[Tensor, Tensor]:
         """Whole sequences [n, tokens, state] at once, with the cross-attention scores [n, heads, tokens, frames]."""

@@ -15,7 +15,7 @@ from torch import Tensor
 
 QUERIES = 500  # in work at a time: with 1,500 keys 3 MB of scores, which stay in the cache
 LEVELS = 127
-SMALLEST_TOP = 1e-30
+MIN_AMAX = 1e-30
 STEPS_PER_OCTAVE = 128
 STEPS_PER_UNIT = STEPS_PER_OCTAVE / math.log(2)
 STEPS_TO_ONE = 127 * STEPS_PER_OCTAVE
@@ -57,7 +57,7 @@ def _attend_window(q: Tensor, k: Tensor, v: Tensor, attended: Tensor) -> None:  
 
 
 def _bytes(x: Tensor, dims: tuple[int, ...]) -> tuple[Tensor, Tensor]:
-    top = x.abs().amax(dims, keepdim=True).clamp_(min=SMALLEST_TOP)
+    top = x.abs().amax(dims, keepdim=True).clamp_(min=MIN_AMAX)
     return (x * (LEVELS / top)).round_().to(torch.int8), top
 
 

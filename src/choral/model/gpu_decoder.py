@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from choral.kernels.choose import Progress
-from choral.kernels.cross_attention import attend_heard
+from choral.kernels.cross_attention import cross_attention
 from choral.kernels.embed import embed
-from choral.kernels.few_rows import MOST_ROWS, Normed, add_linear, normed_linear
-from choral.kernels.fp8 import FP8, Bytes, quantize_rows
+from choral.kernels.fp8 import FP8, Fp8Rows, quantize_rows
+from choral.kernels.gemv import MAX_ROWS, NormLinear, add_linear, norm_linear
 from choral.kernels.norm import add_and_norm
-from choral.kernels.place import place_heard
-from choral.kernels.self_attention import attend_written
+from choral.kernels.sample import DecodeState
+from choral.kernels.self_attention import self_attention
+from choral.kernels.write_kv import write_cross_kv
 from choral.model.decoder import DecoderBlock, Memory, TextDecoder
 from choral.model.dims import ModelDims
 from choral.model.gpu_layers import Added, BytesLinear, Joined, LinearGelu, attend, linears
@@ -28,7 +28,7 @@ from choral.model.gpu_layers import Added, BytesLinear, Joined, LinearGelu, atte
 ALIGNED = 128
 
 
-Features = Tensor | Bytes  # of all windows, [windows * frames, state]
+Features = Tensor | Fp8Rows  # of all windows, [windows * frames, state]
 
 
 class GpuMemory(Memory):
@@ -64,7 +64,7 @@ class GpuDecoderBlock:
         self.few_wide = _normed(self.mlp_ln, self.wide)
 
     def step(self, x: Tensor, added: Tensor | None, layer: int, rows: StepRows, memory: GpuMemory) -> Tensor | None:
-        if len(x) <= MOST_ROWS:
+        if len(x) <= MAX_ROWS:
             self.step_of_few(x, layer, rows, memory)
             return None
         qkv = self.qkv(add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias))
@@ -74,18 +74,18 @@ class GpuDecoderBlock:
 
     def step_of_few(self, x: Tensor, layer: int, rows: StepRows, memory: GpuMemory) -> None:
         """The same in fewer launches, where they and the reading of the weights are all that takes time."""
-        qkv = normed_linear(x, self.few_qkv, is_first=layer == 0)
+        qkv = norm_linear(x, self.few_qkv, is_first=layer == 0)
         add_linear(self._written(qkv, layer, rows, memory), self.out.weight, self.out.bias, x)
-        query = normed_linear(x, self.few_query)
+        query = norm_linear(x, self.few_query)
         add_linear(self._heard(query, layer, rows, memory), self.cross_out.weight, self.cross_out.bias, x)
-        add_linear(normed_linear(x, self.few_wide, gelu=True), self.narrow.weight, self.narrow.bias, x)
+        add_linear(norm_linear(x, self.few_wide, gelu=True), self.narrow.weight, self.narrow.bias, x)
 
     def _written(self, qkv: Tensor, layer: int, rows: StepRows, memory: GpuMemory) -> Tensor:
         keys, values = memory.keys[layer], memory.values[layer]
-        return attend_written(qkv, keys, values, rows.slots, rows.newest)
+        return self_attention(qkv, keys, values, rows.slots, rows.newest)
 
     def _heard(self, query: Tensor, layer: int, rows: StepRows, memory: GpuMemory) -> Tensor:
-        return attend_heard(
+        return cross_attention(
             query.view(len(query), self.n_head, -1), memory.heard_keys[layer], memory.heard_values[layer],
             rows.audio_slots, rows.newest, *memory.scales(layer),
         ).flatten(1)  # fmt: skip
@@ -101,7 +101,7 @@ class GpuDecoderBlock:
         added = self.out(x, attend(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
         query = self.cross_query(add_and_norm(x, added, self.cross_ln.weight, self.cross_ln.bias))
         projected = self.heard(features).view(n_windows, memory.heard_keys.shape[3], -1)
-        place_heard(projected, memory.heard_keys[layer], memory.heard_values[layer], slots, *memory.scales(layer))
+        write_cross_kv(projected, memory.heard_keys[layer], memory.heard_values[layer], slots, *memory.scales(layer))
         q = query.view(n_windows, -1, self.n_head, x.shape[1] // self.n_head).transpose(1, 2)
         k, v = projected.view(n_windows, -1, 2, self.n_head, q.shape[-1]).permute(2, 0, 3, 1, 4)
         return self._mlp(x, self.cross_out(x, attend(q, k, v).transpose(1, 2).reshape(x.shape)))
@@ -131,9 +131,9 @@ class GpuDecoder:
         self.blocks = [GpuDecoderBlock(block, fp8=fp8) for block in decoder.blocks]
         self._is_fp8 = fp8
         self.ln = decoder.ln
-        self.few_logits = Normed.of(self.ln.weight, self.ln.bias, self.embedding, None)
+        self.few_logits = NormLinear.of(self.ln.weight, self.ln.bias, self.embedding, None)
 
-    def step(self, progress: Progress, slots: Tensor, audio_slots: Tensor, memory: GpuMemory) -> Tensor:
+    def step(self, progress: DecodeState, slots: Tensor, audio_slots: Tensor, memory: GpuMemory) -> Tensor:
         """The logits [rows, tokens] after the newest token of every row."""
         x, newest = embed(
             progress.next_tokens, progress.lengths, progress.is_done, slots, self.embedding, self.positions
@@ -142,8 +142,8 @@ class GpuDecoder:
         added: Tensor | None = None
         for layer, block in enumerate(self.blocks):
             added = block.step(x, added, layer, rows, memory)
-        if len(x) <= MOST_ROWS:
-            return normed_linear(x, self.few_logits, dtype=torch.float32)[:, : self.n_tokens]
+        if len(x) <= MAX_ROWS:
+            return norm_linear(x, self.few_logits, dtype=torch.float32)[:, : self.n_tokens]
         return self.logits(self._last_norm(x, added))
 
     def prefill(self, tokens: Tensor, features: Tensor, slots: Tensor, memory: GpuMemory) -> Tensor:
@@ -164,5 +164,5 @@ class GpuDecoder:
         return (states @ self.embedding.t()).float()[:, : self.n_tokens]
 
 
-def _normed(norm: nn.LayerNorm, layer: Joined | LinearGelu) -> Normed:
-    return Normed.of(norm.weight, norm.bias, layer.weight, layer.bias)
+def _normed(norm: nn.LayerNorm, layer: Joined | LinearGelu) -> NormLinear:
+    return NormLinear.of(norm.weight, norm.bias, layer.weight, layer.bias)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from choral.kernels.fp8 import quantize_rows
-from choral.kernels.norm import add_and_norm, add_and_norm_to_bytes
+from choral.kernels.norm import add_and_norm, add_and_norm_fp8
 from choral.model.encoder import AudioEncoder, EncoderBlock
 from choral.model.gpu_layers import Added, BytesLinear, Joined, LinearGelu, attend, linears
 
@@ -53,9 +53,9 @@ class BytesEncoderBlock:
         self.qkv, self.out, self.wide, self.narrow = (BytesLinear(layer.weight, layer.bias) for layer in layers)
 
     def __call__(self, x: Tensor, added: Tensor | None, n_windows: int) -> Tensor:
-        qkv = self.qkv(add_and_norm_to_bytes(x, added, self.attn_ln.weight, self.attn_ln.bias))
+        qkv = self.qkv(add_and_norm_fp8(x, added, self.attn_ln.weight, self.attn_ln.bias))
         added = self.out(quantize_rows(attend_all(qkv, n_windows, self.n_head)))
-        wide = self.wide(add_and_norm_to_bytes(x, added, self.mlp_ln.weight, self.mlp_ln.bias))
+        wide = self.wide(add_and_norm_fp8(x, added, self.mlp_ln.weight, self.mlp_ln.bias))
         return self.narrow(quantize_rows(wide, gelu=True))
 
 

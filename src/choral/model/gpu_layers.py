@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from choral.kernels.fp8 import Bytes, quantize_rows
+from choral.kernels.fp8 import Fp8Rows, quantize_rows
 
 # In this order: cuDNN's is the fastest where it can; float32 is left to the last two.
 BACKENDS = [
@@ -77,7 +77,7 @@ class BytesLinear:
         self.values, self.scales = quantize_rows(weight)
         self.bias = bias
 
-    def __call__(self, x: Bytes) -> Tensor:
+    def __call__(self, x: Fp8Rows) -> Tensor:
         if not x.values.is_cuda:
             product = (x.values.float() * x.scales) @ (self.values.float() * self.scales).t()
             return product.to(self.bias.dtype) + self.bias

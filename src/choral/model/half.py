@@ -38,7 +38,7 @@ class HalfLinear(nn.Linear):
 class HalfMemory(Memory):
     """Reading what was heard is most of a step's work: in bfloat16 it is half of it, for neighbours in one product."""
 
-    def attend_heard(self, layer: int, queries: Tensor, rows: Rows) -> Tensor:  # [rows, heads, n, head_dim]
+    def cross_attention(self, layer: int, queries: Tensor, rows: Rows) -> Tensor:  # [rows, heads, n, head_dim]
         scaled = (queries * queries.shape[-1] ** -0.5).bfloat16()
         attended = torch.empty_like(queries)
         first_row = 0

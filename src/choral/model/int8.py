@@ -22,7 +22,7 @@ from choral.model.whisper import Whisper
 LEVELS = 127
 # oneDNN multiplies unsigned by signed bytes: activations are moved up by this, and it takes the share of it off again.
 ZERO_POINT = 128
-SMALLEST_TOP = 1e-30  # keeps a row of zeros from being divided by zero
+MIN_AMAX = 1e-30  # keeps a row of zeros from being divided by zero
 # Rows that go through a whole MLP before the next ones do, so that what lies between its products stays in the cache.
 MLP_ROWS = 500
 
@@ -52,8 +52,8 @@ def _halve(parent: nn.Module) -> None:
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Bytes around the zero point [n, in], and the largest magnitude of every row [n, 1]."""
-    top = torch.maximum(rows.amax(-1, keepdim=True), rows.amin(-1, keepdim=True).neg_()).clamp_(min=SMALLEST_TOP)
+    """Fp8Rows around the zero point [n, in], and the largest magnitude of every row [n, 1]."""
+    top = torch.maximum(rows.amax(-1, keepdim=True), rows.amin(-1, keepdim=True).neg_()).clamp_(min=MIN_AMAX)
     levels = (rows * (LEVELS / top)).round_().to(torch.int8)
     return levels.bitwise_xor_(-ZERO_POINT).view(torch.uint8), top
 
@@ -61,7 +61,7 @@ def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
 class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:  # [out, in], [out]
         super().__init__()
-        top = weight.abs().amax(1).clamp_(min=SMALLEST_TOP)
+        top = weight.abs().amax(1).clamp_(min=MIN_AMAX)
         levels = (weight * (LEVELS / top)[:, None]).round_().to(torch.int8)
         # A checkpoint may hold its weights transposed, which the packing would not notice.
         self.packed = torch.ops.onednn.qlinear_prepack(levels.contiguous(), None)
@@ -99,7 +99,7 @@ class Int8Unembedding(Int8Linear):
     """
 
     def __init__(self, embedding: Tensor) -> None:  # [vocabulary, state]
-        balance = embedding.abs().amax(0).clamp_(min=SMALLEST_TOP).sqrt()
+        balance = embedding.abs().amax(0).clamp_(min=MIN_AMAX).sqrt()
         super().__init__(embedding / balance)
         self.balance = balance
 

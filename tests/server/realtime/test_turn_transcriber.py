@@ -105,7 +105,7 @@ def test_what_was_shown_need_not_be_followed_by_more(model: Model, sentences: li
 def test_a_session_that_was_given_up_asks_for_nothing_more(model: Model, sentences: list[Sound]) -> None:
     events = TurnEvents(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
     desk = TurnScheduler(model.transcriber, events, lambda future: None)
-    model.transcriber.engine.give_up(desk.caller)  # the client has left, and the thread does not know yet
+    model.transcriber.engine.cancel_all(desk.caller)  # the client has left, and the thread does not know yet
     turn = Turn(TranscriptionConfig("tiny.en"), 0, AudioBuffer(sentences[1]))
     turn.end()
     desk.finish(turn)

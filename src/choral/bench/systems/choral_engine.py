@@ -13,9 +13,9 @@ from choral.bench.calls import Run, Stages, send_all
 from choral.bench.load import Request, Samples
 from choral.bench.systems.spec import SystemSpec
 from choral.config import ComputeType, EngineName
+from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Encode
 from choral.engine.window import WindowAudio
-from choral.engine.worker import StepRecord
 from choral.types import TranscribeOptions
 
 Sent = tuple[Samples | str, str | None]

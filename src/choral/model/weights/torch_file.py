@@ -66,14 +66,14 @@ class _Archive:
         self._member_of_name = {member.filename.partition("/")[2]: member for member in members}
 
     def read(self, name: str) -> bytes:
-        start, n_bytes = self._place(name)
+        start, n_bytes = self._write_cross_kv(name)
         if n_bytes > _LARGEST_PICKLE:
             raise corrupt(self.path, f"its member {name} is far larger than it can be")
         return self._file.read(start, n_bytes, f"the member {name}")
 
     def tensor(self, storage: _Storage, offset: int, shape: Shape, strides: Shape) -> LazyTensor:
         """A tensor in a storage; `offset` and `strides` count items."""
-        start, n_bytes = self._place(name := f"data/{storage.key}")
+        start, n_bytes = self._write_cross_kv(name := f"data/{storage.key}")
         item_bytes = 4 if storage.dtype == "float32" else 2
         n_items = math.prod(shape)
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if n_items else -1
@@ -83,7 +83,7 @@ class _Archive:
         flat = self._file.tensor(name, start + offset * item_bytes, storage.dtype, (last + 1,))
         return LazyTensor(shape, partial(_strided, flat, shape, strides))
 
-    def _place(self, name: str) -> tuple[int, int]:
+    def _write_cross_kv(self, name: str) -> tuple[int, int]:
         member = self._member_of_name.get(name)
         what = f"the member {shown(name)}"
         if member is None:

@@ -90,7 +90,7 @@ class Session:
 
     def give_up(self) -> None:
         """From any thread: windows leave the engine before its next step."""
-        self._around.transcriber.engine.give_up(self._desk.caller)
+        self._around.transcriber.engine.cancel_all(self._desk.caller)
 
     def end(self) -> None:
         self._desk.close()

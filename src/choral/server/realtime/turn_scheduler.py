@@ -101,7 +101,7 @@ class TurnScheduler:
 
     def close(self) -> None:
         self._forget_all()
-        self._engine.give_up(self.caller)
+        self._engine.cancel_all(self.caller)
 
     def _begin(self, turn: Turn, steps: Steps[None]) -> None:
         self._turn, self._steps = turn, steps

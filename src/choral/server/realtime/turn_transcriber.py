@@ -16,7 +16,7 @@ import numpy.typing as npt
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_S
 from choral.audio.recording import Recording
 from choral.audio.samples import as_float
-from choral.engine.window import Align, Decode, DetectLanguage, Window, WindowAudio
+from choral.engine.window import AlignParams, DecodeParams, DetectLanguageParams, Window, WindowAudio
 from choral.longform.chain import Chain, Request
 from choral.longform.cuts import Clip, Cutter, n_mel_frames
 from choral.longform.fallback import (
@@ -120,13 +120,13 @@ class TurnTranscriber:
         """Told, or heard anew as long as nothing was shown: the first second says little."""
         if turn.hints.language is not None or not self._tokenizer.is_multilingual:
             return turn.hints.language or "en"
-        languages = yield from ask(Window(audio, DetectLanguage()))
+        languages = yield from ask(Window(audio, DetectLanguageParams()))
         return languages.best
 
-    def _work(self, turn: Turn, language: str) -> Decode:
+    def _work(self, turn: Turn, language: str) -> DecodeParams:
         options = turn.hints.options
         prompt = tuple(self._tokenizer.encode(" " + turn.hints.prompt.strip())) if turn.hints.prompt.strip() else ()
-        return Decode(
+        return DecodeParams(
             prompt=(*prompt, *turn.before)[-self._room :],
             prefix=turn.stable,
             language=language,
@@ -166,7 +166,7 @@ class TurnTranscriber:
         cut = None
         if tokens:
             n_frames = n_samples // FRAME_SAMPLES
-            work = Align(text_tokens=tokens, n_frames=n_frames, language=turn.language, task="transcribe")
+            work = AlignParams(text_tokens=tokens, n_frames=n_frames, language=turn.language, task="transcribe")
             aligned = yield from ask(Window(audio, work))
             timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
             n_settled = len(turn.stable)

@@ -9,14 +9,14 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.fp8 import FP8_TOP, SMALLEST_TOP
+from choral.kernels.fp8 import FP8_MAX, MIN_AMAX
 from choral.kernels.launch import has_kernels, require
 
 BLOCK_FRAMES = 64
 
 
 @triton.jit
-def _place(
+def _write_cross_kv(
     projected, keys, values, key_scales, value_scales, slots,
     HEADS: tl.constexpr, FRAMES: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr, IS_FP8: tl.constexpr,
     TOP: tl.constexpr, SMALLEST: tl.constexpr,
@@ -49,7 +49,7 @@ def _place(
         tl.store(target + frames[:, None] * HEAD_DIM + dims[None, :], tile.to(target.dtype.element_ty), mask=is_frame)
 
 
-def place_heard(
+def write_cross_kv(
     projected: Tensor,  # [windows, frames, 2 * heads * head_dim]: keys, then values
     keys: Tensor,  # [slots, heads, frames, head_dim]
     values: Tensor,
@@ -63,9 +63,9 @@ def place_heard(
     _, n_heads, n_frames, head_dim = keys.shape
     require(projected.is_contiguous() and projected.shape[1:] == (n_frames, 2 * n_heads * head_dim), "keys and values")
     require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
-    _place[2 * n_heads, len(projected)](
+    _write_cross_kv[2 * n_heads, len(projected)](
         projected, keys, values, key_scales, value_scales, slots, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
-        BLOCK=BLOCK_FRAMES, IS_FP8=key_scales is not None, TOP=FP8_TOP, SMALLEST=SMALLEST_TOP, num_warps=4,
+        BLOCK=BLOCK_FRAMES, IS_FP8=key_scales is not None, TOP=FP8_MAX, SMALLEST=MIN_AMAX, num_warps=4,
     )  # fmt: skip
 
 
@@ -82,7 +82,7 @@ def reference(
     for part, places, scales in ((parts[0], keys, key_scales), (parts[1], values, value_scales)):
         scaled = part
         if scales is not None:
-            tops = part.float().abs().amax((-1, -2)).clamp(min=SMALLEST_TOP)
-            scales[slots.long()] = tops / FP8_TOP
-            scaled = part.float() * (FP8_TOP / tops)[..., None, None]
+            tops = part.float().abs().amax((-1, -2)).clamp(min=MIN_AMAX)
+            scales[slots.long()] = tops / FP8_MAX
+            scaled = part.float() * (FP8_MAX / tops)[..., None, None]
         places[slots.long()] = scaled.to(places.dtype)

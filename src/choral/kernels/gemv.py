@@ -14,16 +14,16 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import chained, has_kernels, require
+from choral.kernels.launch import has_kernels, pdl_options, require
 from choral.kernels.norm import EPSILON
 
-MOST_ROWS = 2  # more are as fast through a matrix product
+MAX_ROWS = 2  # more are as fast through a matrix product
 BLOCK_ROWS = 4  # of weights, a program
 SHORT_ROW = 2048  # one warp then reads it, and nothing has to be summed up between warps
 
 
 @dataclass(frozen=True)
-class Normed:
+class NormLinear:
     """A norm and the linear layer behind it as one product, whose results the norm's mean and scale are put into."""
 
     weight: Tensor  # [out, in]
@@ -32,7 +32,7 @@ class Normed:
     totals: Tensor  # [out], what a mean of one adds, float32
 
     @classmethod
-    def of(cls, norm_weight: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None) -> Normed:
+    def of(cls, norm_weight: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None) -> NormLinear:
         shift = weight.float() @ norm_bias.float()
         totals = weight.float() @ norm_weight.float()
         return cls(weight, norm_weight, shift if bias is None else shift + bias.float(), totals)
@@ -87,8 +87,8 @@ def _linear(
         tl.store(target, result.to(out.dtype.element_ty), mask=columns < N)
 
 
-def normed_linear(
-    x: Tensor, layer: Normed, *, gelu: bool = False, dtype: torch.dtype | None = None, is_first: bool = False
+def norm_linear(
+    x: Tensor, layer: NormLinear, *, gelu: bool = False, dtype: torch.dtype | None = None, is_first: bool = False
 ) -> Tensor:
     """[rows, in] → [rows, out], the norm first; `is_first` of its chain of kernels."""
     if not has_kernels(x):
@@ -110,7 +110,7 @@ def _launch(
     weight: Tensor,
     shift: Tensor,
     out: Tensor,
-    norm: Normed | None,
+    norm: NormLinear | None,
     *,
     gelu: bool = False,
     is_first: bool = False,
@@ -122,12 +122,13 @@ def _launch(
     _linear[(triton.cdiv(n_out, BLOCK_ROWS),)](
         x, weight, shift, norm and norm.gain, norm and norm.totals, out,
         ROWS=n_rows, N=n_out, K=n_in, PART=part, REST=rest, BLOCK=BLOCK_ROWS, HAS_NORM=norm is not None, HAS_GELU=gelu,
-        IS_ADDED=norm is None, EPS=EPSILON, num_warps=1 if n_in <= SHORT_ROW else 4, **chained(x, is_first=is_first),
+        IS_ADDED=norm is None, EPS=EPSILON, num_warps=1 if n_in <= SHORT_ROW else 4,
+        **pdl_options(x, is_first=is_first),
     )  # fmt: skip
     return out
 
 
-def reference(x: Tensor, layer: Normed, *, gelu: bool = False, dtype: torch.dtype | None = None) -> Tensor:
+def reference(x: Tensor, layer: NormLinear, *, gelu: bool = False, dtype: torch.dtype | None = None) -> Tensor:
     states = F.layer_norm(x, x.shape[-1:], layer.gain, None, EPSILON)
     result = F.linear(states, layer.weight) + layer.shift.to(x.dtype)
     return (F.gelu(result) if gelu else result).to(dtype or x.dtype)

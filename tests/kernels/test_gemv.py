@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from choral.kernels.few_rows import Normed, add_linear, normed_linear
+from choral.kernels.gemv import NormLinear, add_linear, norm_linear
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 1e-3, torch.bfloat16: 8e-3}
 SHAPES = [(64, 96), (384, 50), (1280, 40), (5120, 10)]
@@ -33,8 +33,8 @@ def test_a_norm_and_the_layer_behind_it(
     gain, shift = (torch.randn(n_in, device=device).to(dtype) for _ in range(2))
     normed = F.layer_norm(x.double(), [n_in], gain.double(), shift.double())
     exact = F.linear(normed, weight.double(), bias.double() if has_bias else None)
-    layer = Normed.of(gain, shift, weight, bias if has_bias else None)
-    result = normed_linear(x, layer, gelu=gelu)
+    layer = NormLinear.of(gain, shift, weight, bias if has_bias else None)
+    result = norm_linear(x, layer, gelu=gelu)
     assert result.dtype == dtype
     assert relative_error(result, F.gelu(exact) if gelu else exact) < TOLERANCES[dtype]
 
@@ -43,7 +43,7 @@ def test_results_can_be_finer_than_the_states(device: torch.device) -> None:
     x = torch.randn(1, 64, device=device).bfloat16()
     weight, _ = layer_of(64, 100, torch.bfloat16, device)
     gain, shift = torch.ones(64, device=device), torch.zeros(64, device=device)
-    result = normed_linear(x, Normed.of(gain, shift, weight, None), dtype=torch.float32)
+    result = norm_linear(x, NormLinear.of(gain, shift, weight, None), dtype=torch.float32)
     assert relative_error(result, F.linear(F.layer_norm(x.double(), [64]), weight.double())) < 1e-5
 
 

@@ -22,7 +22,7 @@ Task = tuple["Future[Any]", Callable[[], Any]]
 MOST_LANES = 4  # more would make a few windows wait long for many
 
 
-class Lanes:
+class CpuLanes:
     """To be made on the thread whose number of threads is to be shared. Ends when it is forgotten."""
 
     def __init__(self) -> None:

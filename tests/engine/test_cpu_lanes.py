@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from choral.engine.lanes import MOST_LANES, Lanes
+from choral.engine.cpu_lanes import MOST_LANES, CpuLanes
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def _own_number_of_threads() -> Iterator[None]:
 @pytest.mark.parametrize(("n_threads", "n_lanes", "n_each"), [(1, 1, 1), (2, 2, 1), (3, 3, 1), (8, 4, 2)])
 def test_the_threads_are_shared_between_the_lanes(n_threads: int, n_lanes: int, n_each: int) -> None:
     torch.set_num_threads(n_threads)
-    lanes = Lanes()
+    lanes = CpuLanes()
     all_here = threading.Barrier(n_lanes)
 
     def threads_of_lane(_: int) -> int:
@@ -42,11 +42,11 @@ def test_the_threads_are_shared_between_the_lanes(n_threads: int, n_lanes: int, 
 
 
 def test_results_come_in_order() -> None:
-    assert Lanes().map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
+    assert CpuLanes().map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
 
 
 def test_a_failure_is_raised_when_all_are_done_and_the_lanes_live_on() -> None:
-    lanes = Lanes()
+    lanes = CpuLanes()
     done: list[int] = []
 
     def fail_first(n: int) -> int:
@@ -63,7 +63,7 @@ def test_a_failure_is_raised_when_all_are_done_and_the_lanes_live_on() -> None:
 
 def test_lanes_keep_nothing_of_what_they_did_and_end_when_they_are_forgotten() -> None:
     before = set(threading.enumerate())
-    lanes = Lanes()
+    lanes = CpuLanes()
     mine = [thread for thread in threading.enumerate() if thread not in before]
     audio = torch.ones(10)
     kept = weakref.ref(audio)

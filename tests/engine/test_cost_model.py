@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from choral.engine.costs import MEMORY, StepCost
+from choral.engine.cost_model import MEMORY, StepCost
 
 
 def learnt(*steps: tuple[int, float]) -> StepCost:

@@ -11,30 +11,30 @@ from torch import Tensor
 from choral.engine.decoding import answered
 from choral.engine.prompt import require_known
 from choral.engine.steps import Outcome
-from choral.engine.window import Align, Aligned, DetectLanguage, Languages, Work
+from choral.engine.window import Aligned, AlignParams, DetectLanguageParams, Languages, Params
 from choral.errors import UsageError
 from choral.model.decoder import TextDecoder
 from choral.model.tokenizer import Tokenizer
 
 
-class Answering:
+class AlignAndDetect:
     def __init__(
         self, decoder: TextDecoder, tokenizer: Tokenizer, alignment_heads: Sequence[tuple[int, int]], compute_type: str
     ) -> None:
         self._decoder, self._tokenizer = decoder, tokenizer
         self._alignment_heads, self._compute_type = alignment_heads, compute_type
 
-    def answer(self, known: Sequence[tuple[Any, Work[Any]]]) -> list[Outcome]:
-        return [answered(self._answer(features, work), self._compute_type) for features, work in known]
+    def answer(self, known: Sequence[tuple[Any, Params[Any]]]) -> list[Outcome]:
+        return [answered(self._answer(features, params), self._compute_type) for features, params in known]
 
-    def _answer(self, features: Tensor, work: Work[Any]) -> Aligned | Languages:
-        match work:
-            case Align():
-                return self._align(features, work)
-            case DetectLanguage():
+    def _answer(self, features: Tensor, params: Params[Any]) -> Aligned | Languages:
+        match params:
+            case AlignParams():
+                return self._align(features, params)
+            case DetectLanguageParams():
                 return self._detect_language(features)
             case other:
-                raise TypeError(f"the engine does not know the work {other!r}")
+                raise TypeError(f"unknown window parameters: {other!r}")
 
     def _detect_language(self, features: Tensor) -> Languages:
         tokenizer = self._tokenizer
@@ -46,17 +46,17 @@ class Answering:
         probabilities = torch.softmax(logits, dim=-1).tolist()
         return Languages(dict(zip(tokenizer.languages, probabilities, strict=True)))
 
-    def _align(self, features: Tensor, work: Align) -> Aligned:
+    def _align(self, features: Tensor, params: AlignParams) -> Aligned:
         """The cross-attention of a known text and the probability of each of its tokens."""
         tokenizer = self._tokenizer
-        require_known(work.text_tokens, tokenizer)
-        start = tokenizer.sot_sequence(work.language, work.task)
-        sequence = [*start, tokenizer.no_timestamps, *work.text_tokens, tokenizer.eot]
+        require_known(params.text_tokens, tokenizer)
+        start = tokenizer.sot_sequence(params.language, params.task)
+        sequence = [*start, tokenizer.no_timestamps, *params.text_tokens, tokenizer.eot]
         tokens = torch.tensor([sequence], device=features.device)
         states, scores = self._decoder.forward_with_scores(tokens, features[None])
         logits = self._decoder.logits(states[0, len(start) : -2])
         probs = torch.softmax(logits[:, : tokenizer.eot], dim=-1)
-        text = torch.tensor(work.text_tokens, device=features.device)
+        text = torch.tensor(params.text_tokens, device=features.device)
         heads = torch.stack([scores[layer][0, head] for layer, head in self._alignment_heads])
         return Aligned(
             scores=heads.cpu().numpy(),

@@ -12,9 +12,9 @@ from torch import Tensor
 from choral.engine.rules import Rules
 from choral.engine.sampler import pick
 from choral.engine.search import Draw
-from choral.engine.window import Decode
-from choral.kernels import choose as module
-from choral.kernels.choose import Progress, Vocabulary, Wanted, choose
+from choral.engine.window import DecodeParams
+from choral.kernels import sample as module
+from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary, sample
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
@@ -34,14 +34,14 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     return Vocabulary(N_VOCAB, tokenizer.eot, space, tokenizer.timestamp_begin)
 
 
-def works(seed: int) -> list[Decode]:
+def works(seed: int) -> list[DecodeParams]:
     choices = torch.Generator().manual_seed(seed)
 
     def one_of(*values: object) -> object:
         return values[int(torch.randint(len(values), (), generator=choices))]
 
     return [
-        Decode(
+        DecodeParams(
             timestamps=one_of(True, True, False),  # type: ignore[arg-type]
             temperature=one_of(0.0, 0.0, 0.4, 1.0),  # type: ignore[arg-type]
             suppress_tokens=one_of((), (1, 2, 50_257), tuple(range(0, 5000, 7))),  # type: ignore[arg-type]
@@ -66,25 +66,27 @@ def texts(seed: int, begin: int) -> list[list[int]]:
     return made
 
 
-def state(tokenizer: Tokenizer, wants: list[Decode], so_far: list[list[int]]) -> tuple[Wanted, Progress]:
+def state(
+    tokenizer: Tokenizer, wants: list[DecodeParams], so_far: list[list[int]]
+) -> tuple[SamplingParams, DecodeState]:
     def numbers(*values: int) -> Tensor:
         return torch.tensor(values)
 
     begin = tokenizer.timestamp_begin
-    unwanted = torch.zeros(N_SLOTS, N_VOCAB, dtype=torch.bool)
+    banned_tokens = torch.zeros(N_SLOTS, N_VOCAB, dtype=torch.bool)
     for slot, work in enumerate(wants):
-        unwanted[slot, list(work.suppress_tokens)] = True
-        unwanted[slot, tokenizer.no_timestamps] |= work.timestamps
+        banned_tokens[slot, list(work.suppress_tokens)] = True
+        banned_tokens[slot, tokenizer.no_timestamps] |= work.timestamps
     latest = [begin + (1501 if w.max_initial_timestamp is None else round(w.max_initial_timestamp * 50)) for w in wants]
-    wanted = Wanted(
+    wanted = SamplingParams(
         suppress_blank=numbers(*(work.suppress_blank for work in wants)),
-        unwanted=unwanted,
+        banned_tokens=banned_tokens,
         timestamps=numbers(*(work.timestamps for work in wants)),
-        latest_first=numbers(*latest),
+        max_first_timestamp=numbers(*latest),
         temperatures=torch.tensor([work.temperature for work in wants]),
         seeds=numbers(*(2**61 + 17 * slot for slot in range(N_SLOTS))),
         max_tokens=numbers(*(200, 200, 200, 200, 200, 6, 1, 200, 200)),
-        is_by_host=torch.zeros(N_SLOTS, dtype=torch.long),
+        is_host_sampled=torch.zeros(N_SLOTS, dtype=torch.long),
     )
     times = [[token for token in text if token >= begin] for text in so_far]
     recent = (
@@ -95,7 +97,7 @@ def state(tokenizer: Tokenizer, wants: list[Decode], so_far: list[list[int]]) ->
     for slot, text in enumerate(so_far):
         written[slot, : len(text)] = torch.tensor(text, dtype=torch.int32)
     n_text = numbers(*map(len, so_far))
-    progress = Progress(
+    progress = DecodeState(
         recent=torch.stack([*recent, torch.tensor([[*own[-1:], -1][0] for own in times]), n_text]),
         lengths=n_text + 4,
         next_tokens=torch.zeros(N_SLOTS, dtype=torch.long),
@@ -137,7 +139,7 @@ def test_as_the_rules_say(seed: int, tokenizer: Tokenizer, vocabulary: Vocabular
 
     moved = [dataclasses.replace(each, **{f.name: getattr(each, f.name).to(device) for f in dataclasses.fields(each)})
              for each in (wanted, progress)]  # fmt: skip
-    choose(logits.to(device), logit_rows.to(device), rows.to(device), *moved, vocabulary)  # type: ignore[arg-type]
+    sample(logits.to(device), logit_rows.to(device), rows.to(device), *moved, vocabulary)  # type: ignore[arg-type]
     progress = dataclasses.replace(
         moved[1], **{f.name: getattr(moved[1], f.name).cpu() for f in dataclasses.fields(progress)}
     )  # type: ignore[assignment]
@@ -173,7 +175,7 @@ def test_numbers_that_are_not_numbers_are_seen(
     logits = logits_of(0, tokenizer.timestamp_begin)
     logits[2, 17] = torch.nan
     rows = torch.arange(8).int()
-    choose(logits, rows, rows, wanted, progress, vocabulary)
+    sample(logits, rows, rows, wanted, progress, vocabulary)
     is_nan = progress.sum_logprobs.isnan().tolist()
     assert is_nan[2]
     assert sum(is_nan) == 1

@@ -1,4 +1,4 @@
-"""Which token is picked: the likeliest, or one drawn by the row's own seed and nothing else."""
+"""Which token is picked: the top_k, or one drawn by the row's own seed and nothing else."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 import pytest
 import torch
 
-from choral.engine.sampler import likeliest, pick
+from choral.engine.sampler import pick, top_k
 from choral.engine.search import Draw
-from choral.kernels.noise import gumbel
+from choral.kernels.gumbel import gumbel
 
 N_VOCAB = 1000
 
@@ -43,7 +43,7 @@ def test_a_forbidden_token_is_never_drawn():
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("varied", ["seed", "step"])
 def test_draws_follow_the_tempered_distribution(temperature: float, varied: str):
-    """Over seeds, and over the steps of one seed; 4 standard deviations are allowed, for 8 shares."""
+    """Shutdown seeds, and over the steps of one seed; 4 standard deviations are allowed, for 8 shares."""
     n = 20_000
     probabilities = torch.tensor([0.35, 0.25, 0.15, 0.1, 0.08, 0.04, 0.02, 0.01])
     draws = [Draw(temperature, i, 0) if varied == "seed" else Draw(temperature, 12345, i) for i in range(n)]
@@ -84,7 +84,7 @@ def test_noise_is_finite_and_spread_as_gumbel_is():
 
 def test_the_likeliest_stand_in_order():
     rows = logits(5)
-    best = likeliest(rows, 6)
+    best = top_k(rows, 6)
     expected = torch.log_softmax(rows, dim=-1).sort(dim=-1, descending=True)
     assert best.tokens == expected.indices[:, :6].tolist()
     assert [v for row in best.logprobs for v in row] == pytest.approx(expected.values[:, :6].flatten().tolist())

@@ -14,13 +14,13 @@ from typing import TypeVar
 
 import torch
 
-from choral.engine.costs import StepCost
+from choral.engine.cost_model import StepCost
 
 Result = TypeVar("Result")
 MOST_UNDER_WAY = 2
 
 
-class GpuTimes:
+class GpuTimer:
     def __init__(self, device: torch.device) -> None:
         self._is_cuda = device.type == "cuda"
         self._costs: dict[str, StepCost] = defaultdict(StepCost)

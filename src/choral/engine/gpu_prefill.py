@@ -10,9 +10,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from choral.engine.gpu_graphs import StepGraphs
 from choral.engine.gpu_state import GpuState
-from choral.engine.graphs import StepGraphs
-from choral.engine.runner import Start
+from choral.engine.runner import PrefillInput
 from choral.model.dims import ModelDims
 from choral.model.gpu_decoder import GpuDecoder, GpuMemory
 from choral.model.tokenizer import Tokenizer
@@ -22,7 +22,7 @@ SIZES = (1, 2, 4, 6, 8, 12, 16, 21)
 MOST_TOKENS = 8192  # in one pass, padding included
 
 
-class Prompts:
+class GpuPrefill:
     def __init__(
         self, decoder: GpuDecoder, tokenizer: Tokenizer, dims: ModelDims, memory: GpuMemory, state: GpuState
     ) -> None:
@@ -37,7 +37,7 @@ class Prompts:
         self._features = torch.zeros(shape, dtype=memory.keys.dtype, device=device)
         self._graphs = StepGraphs(self._run_short, SIZES, device)
 
-    def __call__(self, starts: Sequence[Start], prompts: Sequence[list[int]]) -> Tensor:
+    def __call__(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         """The logits at each prompt's start of transcript, then at each one's end: [2, windows, tokens]."""
         is_short = max(map(len, prompts)) <= SHORT
         n_together = max(SIZES) if is_short else max(1, MOST_TOKENS // max(map(len, prompts)))
@@ -45,7 +45,7 @@ class Prompts:
         parts = [slice(first, first + n_together) for first in range(0, len(starts), n_together)]
         return torch.cat([run(starts[part], prompts[part]) for part in parts], dim=1)
 
-    def _short(self, starts: Sequence[Start], prompts: Sequence[list[int]]) -> Tensor:
+    def _short(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         n, n_run = len(starts), self._graphs.size_for(len(starts))
         slots = [start.slots[0] for start in starts] + [self._nobody] * (n_run - n)
         numbers = [*self._asked_of(prompts), *map(list, zip(*self._padded(prompts, SHORT), strict=True))]
@@ -58,7 +58,7 @@ class Prompts:
     def _run_short(self, n: int) -> Tensor:
         return self._run(self._tokens[:n], self._features[:n], self._slots[:n], self._asked[:, :n])
 
-    def _long(self, starts: Sequence[Start], prompts: Sequence[list[int]]) -> Tensor:
+    def _long(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         moved = self._state.moved
         tokens = moved(torch.tensor(self._padded(prompts, max(map(len, prompts)))))
         features = torch.stack([start.features for start in starts])

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from choral.audio.mel import pad
-from choral.engine.graphs import StepGraphs
+from choral.engine.gpu_graphs import StepGraphs
 from choral.engine.torch_device import moved
 from choral.engine.window import WindowAudio
 from choral.model.gpu_encoder import GpuEncoder
@@ -21,7 +21,7 @@ from choral.model.gpu_mel import N_PADDED, GpuMel
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 21)
 
 
-class Hearing:
+class GpuEncode:
     def __init__(self, encoder: GpuEncoder, n_mels: int, budget_windows: int, device: torch.device) -> None:
         most_windows = min(budget_windows, max(SIZES))  # more at once gain nothing, and take memory
         self._encoder, self._mel, self._device = encoder, GpuMel(n_mels, device), device

@@ -15,12 +15,11 @@ from queue import Empty, SimpleQueue
 
 from choral.engine.decoding import device_failed
 from choral.engine.encoder_cache import EncoderCache
-from choral.engine.runner import Capacity, Runner, Start
+from choral.engine.runner import Capacity, PrefillInput, Runner
 from choral.engine.scheduler import Scheduler
 from choral.engine.slots import Slots
-from choral.engine.steps import Align, Decode, Encode, Failed, Finished, Job, Ongoing, Outcome, Prefill, Step
-from choral.engine.window import Decode as DecodeWork
-from choral.engine.window import Decoded
+from choral.engine.steps import Align, Decode, Encode, Failed, Finished, InProgress, Outcome, Prefill, Step, WindowTask
+from choral.engine.window import Decoded, DecodeParams
 from choral.errors import ChoralError, EngineClosed
 
 CHECK_EVERY_S = 1.0  # at least, between two looks whether all is accounted for: each goes through the whole cache
@@ -50,37 +49,37 @@ class Counts:
 
 @dataclass(frozen=True)
 class Submitted:
-    job: Job
+    task: WindowTask
 
 
 @dataclass(frozen=True)
-class GivenUp:
-    job: Job
+class Cancel:
+    task: WindowTask
 
 
 @dataclass(frozen=True)
-class Forget:
+class ClearCache:
     """Empty the encoder cache, as far as no window needs it."""
 
 
 @dataclass(frozen=True)
-class Over:
+class Shutdown:
     pass
 
 
-class Worker:
+class EngineLoop:
     def __init__(self, runner: Runner, capacity: Capacity, most_encoded_together: int) -> None:
         self.runner = runner
         self.cache: EncoderCache[object] = EncoderCache(capacity.cache_bytes)
         self.scheduler = Scheduler(Slots(capacity.n_slots), self.cache, most_encoded_together, capacity.n_lanes)
-        self.queue: SimpleQueue[Submitted | GivenUp | Forget | Over] = SimpleQueue()
+        self.queue: SimpleQueue[Submitted | Cancel | ClearCache | Shutdown] = SimpleQueue()
         self.counts = Counts()
         self.on_step: Callable[[StepRecord], None] | None = None
         self.is_over = False
         self._next_check_s = 0.0
         self._ending = threading.Lock()  # what is put into the queue before the end is seen by it
 
-    def put(self, message: Submitted | GivenUp | Forget | Over) -> bool:
+    def put(self, message: Submitted | Cancel | ClearCache | Shutdown) -> bool:
         """From any thread. False: it is over, and nobody will see it."""
         with self._ending:
             if not self.is_over:
@@ -106,11 +105,11 @@ class Worker:
             self.is_over = True
         while not self.queue.empty():
             match self.queue.get():
-                case Submitted(job):
-                    self.scheduler.add(job)
-        for job in list(self.scheduler.jobs):
-            if self.claim(job):
-                self.leave(job, EngineClosed("the model was closed before this was done"))
+                case Submitted(task):
+                    self.scheduler.add(task)
+        for task in list(self.scheduler.tasks):
+            if self.claim(task):
+                self.leave(task, EngineClosed("the model was closed before this was done"))
         self.cache.clear()
         del self.runner  # and its weights
 
@@ -119,96 +118,100 @@ class Worker:
         try:
             while True:
                 match self.queue.get(block=is_idle):
-                    case Submitted(job):
-                        self.scheduler.add(job)
-                    case GivenUp(job) if job in self.scheduler.jobs:
-                        if self.claim(job):
-                            self.leave(job, CancelledError())
-                    case Forget():
+                    case Submitted(task):
+                        self.scheduler.add(task)
+                    case Cancel(task) if task in self.scheduler.tasks:
+                        if self.claim(task):
+                            self.leave(task, CancelledError())
+                    case ClearCache():
                         self.cache.clear()
-                    case Over():
+                    case Shutdown():
                         return False
                 is_idle = False
         except Empty:
             return True
 
     def perform(self, step: Step, asked_s: float) -> None:
-        step = replace(step, jobs=tuple(job for job in step.jobs if self.claim(job)))
-        if not step.jobs:
+        step = replace(step, tasks=tuple(task for task in step.tasks if self.claim(task)))
+        if not step.tasks:
             return
         started_s = time.perf_counter()
-        outcomes = self.attempt(step.jobs, self.action(step))
+        outcomes = self.attempt(step.tasks, self.action(step))
         run_s = self.runner.took_s or time.perf_counter() - started_s
         self.scheduler.charge(step, run_s)
         self.count(step, run_s)
         if self.on_step is not None:
             self.on_step(StepRecord(step, started_s, run_s, started_s - asked_s, self.scheduler.n_waiting))
-        for job, outcome in zip(step.jobs, outcomes, strict=True):
-            self.settle(step, job, outcome)
+        for task, outcome in zip(step.tasks, outcomes, strict=True):
+            self.settle(step, task, outcome)
 
-    def action(self, step: Step) -> Callable[[Sequence[Job]], Sequence[Outcome]]:
+    def action(self, step: Step) -> Callable[[Sequence[WindowTask]], Sequence[Outcome]]:
         match step:
             case Encode():
                 return self.encode
             case Prefill():
-                return lambda jobs: self.runner.prefill([self.start_of(job) for job in jobs])
+                return lambda tasks: self.runner.prefill([self.start_of(task) for task in tasks])
             case Decode():
-                return lambda jobs: self.runner.decode([job.slots for job in jobs])
+                return lambda tasks: self.runner.decode([task.slots for task in tasks])
             case Align():
-                return lambda jobs: self.runner.align([(self.cache.get(job.key), job.window.work) for job in jobs])
+                return lambda tasks: self.runner.align(
+                    [(self.cache.get(task.key), task.window.params) for task in tasks]
+                )
 
-    def encode(self, jobs: Sequence[Job]) -> Sequence[Outcome]:
-        missing = {job.key: job.window.audio for job in jobs if job.key not in self.cache}
+    def encode(self, tasks: Sequence[WindowTask]) -> Sequence[Outcome]:
+        missing = {task.key: task.window.audio for task in tasks if task.key not in self.cache}
         features = self.runner.encode(list(missing.values())) if missing else ()
         for key, own in zip(missing, features, strict=True):
             self.cache.put(key, own, self.runner.capacity.features_bytes)
         self.counts.encoded += len(missing)
-        return [Ongoing(None)] * len(jobs)
+        return [InProgress(None)] * len(tasks)
 
-    def start_of(self, job: Job) -> Start:
-        work = job.window.work
-        assert isinstance(work, DecodeWork)
-        return Start(job.slots, self.cache.get(job.key), work, job.key, job.future.is_watched)
+    def start_of(self, task: WindowTask) -> PrefillInput:
+        params = task.window.params
+        assert isinstance(params, DecodeParams)
+        return PrefillInput(task.slots, self.cache.get(task.key), params, task.key, task.future.is_watched)
 
-    def attempt(self, jobs: Sequence[Job], action: Callable[[Sequence[Job]], Sequence[Outcome]]) -> Sequence[Outcome]:
+    def attempt(
+        self, tasks: Sequence[WindowTask], action: Callable[[Sequence[WindowTask]], Sequence[Outcome]]
+    ) -> Sequence[Outcome]:
         """Runs some windows together; if that fails, each alone, so that only the one at fault fails."""
         try:
-            return action(jobs)
+            return action(tasks)
         except BaseException as error:  # a bug's too: the caller must see it, and the thread must live on
-            if len(jobs) == 1:
+            if len(tasks) == 1:
                 return [Failed(as_failure(error))]
-            return [outcome for job in jobs for outcome in self.attempt([job], action)]
+            return [outcome for task in tasks for outcome in self.attempt([task], action)]
 
-    def settle(self, step: Step, job: Job, outcome: Outcome) -> None:
+    def settle(self, step: Step, task: WindowTask, outcome: Outcome) -> None:
         match outcome:
-            case Ongoing(tokens):
+            case InProgress(tokens):
                 if isinstance(step, Prefill):
-                    self.scheduler.begun(job)
+                    self.scheduler.begun(task)
                 if tokens is not None:
-                    job.future.show(tokens)
+                    task.future.show(tokens)
             case Finished(result):
-                self.depart(job)
+                self.depart(task)
                 if isinstance(result, Decoded):
-                    job.future.show(result.tokens)
-                job.future.set_result(result)
+                    task.future.show(result.tokens)
+                task.future.set_result(result)
             case Failed(error):
-                self.leave(job, error)
+                self.leave(task, error)
 
-    def claim(self, job: Job) -> bool:
+    def claim(self, task: WindowTask) -> bool:
         """Whether somebody still waits for it; if not, it is gone."""
-        if job.future.running() or job.future.set_running_or_notify_cancel():
+        if task.future.running() or task.future.set_running_or_notify_cancel():
             return True
-        self.depart(job)
+        self.depart(task)
         return False
 
-    def leave(self, job: Job, error: BaseException) -> None:
-        self.depart(job)
+    def leave(self, task: WindowTask, error: BaseException) -> None:
+        self.depart(task)
         self.counts.failed += 1
-        job.future.set_exception(error)
+        task.future.set_exception(error)
 
-    def depart(self, job: Job) -> None:
-        self.scheduler.finish(job)
-        self.runner.release(job.slots)
+    def depart(self, task: WindowTask) -> None:
+        self.scheduler.finish(task)
+        self.runner.release(task.slots)
         self.counts.windows += 1
 
     def count(self, step: Step, run_s: float) -> None:
@@ -216,9 +219,9 @@ class Worker:
         match step:
             case Encode():
                 self.counts.encoder_steps += 1
-            case Decode(jobs):
+            case Decode(tasks):
                 self.counts.decoder_steps += 1
-                self.counts.decoder_rows += sum(job.n_slots for job in jobs)
+                self.counts.decoder_rows += sum(task.n_slots for task in tasks)
 
 
 def as_failure(error: BaseException) -> BaseException:

@@ -13,31 +13,31 @@ from torch import Tensor
 
 from choral.engine.decoding import Decoding, device_failed
 from choral.engine.rules import Rules
-from choral.engine.runner import Start
-from choral.engine.sampler import likeliest, pick
+from choral.engine.runner import PrefillInput
+from choral.engine.sampler import pick, top_k
 from choral.engine.search import BeamSearch, Next
-from choral.engine.steps import Failed, Ongoing, Outcome
+from choral.engine.steps import Failed, InProgress, Outcome
 from choral.model.decoder import Memory
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
 
-class Choosing:
+class HostSampler:
     def __init__(self, tokenizer: Tokenizer, dims: ModelDims, memory: Memory, n_slots: int, compute_type: str) -> None:
         self._memory, self._device = memory, memory.keys.device
         self._eot, self._n_text_ctx, self._compute_type = tokenizer.eot, dims.n_text_ctx, compute_type
         self._rules = Rules(tokenizer, dims.n_vocab, n_slots, self._device)
         self.next_tokens = torch.zeros(n_slots, dtype=torch.long, device=self._device)  # what each slot is fed
 
-    def begin(self, start: Start, n_prompt: int, no_speech_prob: float) -> Decoding:
+    def begin(self, start: PrefillInput, n_prompt: int, no_speech_prob: float) -> Decoding:
         """A window takes its places; its beams or samples all start from the one prompt."""
-        self._rules.begin(start.slots, start.work)
+        self._rules.begin(start.slots, start.params)
         if len(start.slots) > 1:
             others = torch.tensor(start.slots[1:], device=self._device)
             self._memory.copy(torch.full_like(others, start.slots[0]), others, n_prompt)
         return Decoding(start, n_prompt, no_speech_prob, self._eot, self._n_text_ctx)
 
-    def choose(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
+    def sample(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
         """The next token of every row, by its window's rules and search; what was chosen is fed in the next step."""
         slots = torch.tensor([slot for decoding in decodings for slot in decoding.row_slots], device=self._device)
         self._rules.apply(logits, slots)
@@ -54,7 +54,7 @@ class Choosing:
                 self._feed(fed, max(decoding.length for decoding in decodings))
         except RuntimeError as error:  # memory: their searches have moved on, and tried again they would skip a token
             failure = device_failed(error)
-            return [Failed(failure) if isinstance(outcome, Ongoing) else outcome for outcome in outcomes]
+            return [Failed(failure) if isinstance(outcome, InProgress) else outcome for outcome in outcomes]
         return outcomes
 
     def _advance(self, decodings: Sequence[Decoding], logits: Tensor) -> list[list[Next]]:
@@ -63,7 +63,7 @@ class Choosing:
         borders = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
         draws = [draw for decoding in decodings for draw in decoding.draws()]
         picked = pick(logits, draws)
-        best = likeliest(logits, max(search.n_looked_at for search in beams)) if beams else None
+        best = top_k(logits, max(search.n_looked_at for search in beams)) if beams else None
         advanced = []
         for decoding, start, stop in zip(decodings, borders[:-1], borders[1:], strict=True):
             search = decoding.search

@@ -1,0 +1,300 @@
+"""Sampling on the GPU: Whisper's decoding rules, the choice of the next token, and the update of each slot's state.
+
+`_scan_blocks` reduces each block of a row's logits, `_select_tokens` merges the blocks and appends a token to each row.
+Tests compare the rules with `engine.rules` and the draws with `engine.host_sampler`, which beam search uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from choral.kernels.gumbel import gumbel
+from choral.kernels.launch import has_kernels, pdl_options, require
+
+BLOCK_TOKENS = 4096
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    n_tokens: int
+    eot: int
+    space: int
+    timestamp_begin: int
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Sampling options of the window in each slot: [slots], `banned_tokens` [slots, tokens]."""
+
+    suppress_blank: Tensor
+    banned_tokens: Tensor
+    timestamps: Tensor
+    max_first_timestamp: Tensor
+    temperatures: Tensor
+    seeds: Tensor
+    max_tokens: Tensor
+    is_host_sampled: Tensor  # a beam search: skipped here
+
+
+@dataclass(frozen=True)
+class DecodeState:
+    """Decoding progress of each slot: [slots], `recent` [4, slots], `texts` and `logprobs` [slots, positions]."""
+
+    recent: Tensor  # last token, the one before it, last timestamp, number of sampled tokens
+    lengths: Tensor  # prompt and next token included
+    next_tokens: Tensor
+    texts: Tensor
+    logprobs: Tensor  # of each token in `texts`
+    n_text: Tensor
+    sum_logprobs: Tensor
+    is_done: Tensor
+
+
+@triton.jit
+def _mix(bits):
+    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
+    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
+    return bits ^ (bits >> 31)
+
+
+@triton.jit
+def _gumbel(seed, step, tokens):
+    """`kernels.gumbel.gumbel` in Triton."""
+    counters = (step * 1048576 + tokens).to(tl.uint64)
+    bits = _mix(_mix(seed.to(tl.uint64)) + counters * 0x9E3779B97F4A7C15)
+    uniform = (bits & 0xFFFFFFFF).to(tl.float32) * 2.3283064365386963e-10
+    uniform = tl.minimum(tl.maximum(uniform, 2.3283064365386963e-10), 0.9999999403953552)
+    return -tl.log(-tl.log(uniform))
+
+
+@triton.jit
+def _is_banned(
+    tokens, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots,
+    EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
+):  # fmt: skip
+    """Whisper's rules on blanks and timestamps; `engine.rules` explains them."""
+    last, before_last = tl.load(recent + slot), tl.load(recent + n_slots + slot)
+    last_timestamp, n_sampled = tl.load(recent + 2 * n_slots + slot), tl.load(recent + 3 * n_slots + slot)
+    has_times = tl.load(timestamps + slot) != 0
+    is_time, is_first = tokens >= BEGIN, n_sampled == 0
+    after_time = has_times & (last >= BEGIN)
+    is_pair = (before_last >= BEGIN) | (n_sampled < 2)
+    is_start = (last >= BEGIN) & (before_last < BEGIN) & (n_sampled >= 2)
+    earliest = last_timestamp + tl.where(is_start, 0, 1)
+    is_late = is_first & (tokens > tl.load(max_first_timestamp + slot))
+    banned = is_first & (tl.load(suppress_blank + slot) != 0) & ((tokens == SPACE) | (tokens == EOT))
+    banned |= is_time & has_times & ((after_time & is_pair) | (tokens < earliest) | is_late)
+    banned |= (tokens < EOT) & after_time & (is_pair == 0)
+    banned |= (is_time == 0) & has_times & is_first
+    return banned
+
+
+@triton.jit
+def _reduce_block(scores, compared, start, out, stride):
+    """Over a block: the maximum, the sum of exponentials relative to it, and the argmax of `compared`."""
+    top = tl.max(scores, axis=0)
+    from_top = tl.exp(scores - tl.where(top == -float("inf"), 0.0, top))  # every token may be banned
+    best, index = tl.max(compared, axis=0, return_indices=True)
+    tl.store(out, top)
+    tl.store(out + stride, tl.sum(from_top, axis=0))
+    tl.store(out + 2 * stride, best)
+    tl.store(out + 3 * stride, (start + index).to(tl.float32))  # exact: there are fewer than 2**24
+
+
+@triton.jit
+def _merge_blocks(partials, stride, default, PADDED: tl.constexpr):
+    """The same over the whole row; `default` is the token where all are banned."""
+    parts = tl.arange(0, PADDED)
+    is_part = parts < stride
+    tops = tl.load(partials + parts, mask=is_part, other=-float("inf"))
+    sums = tl.load(partials + stride + parts, mask=is_part, other=0.0)
+    bests = tl.load(partials + 2 * stride + parts, mask=is_part, other=-float("inf"))
+    tokens = tl.load(partials + 3 * stride + parts, mask=is_part, other=0.0)
+    top = tl.max(tops, axis=0)
+    total = tl.sum(sums * tl.exp(tops - tl.where(top == -float("inf"), 0.0, top)), axis=0)
+    best, index = tl.max(bests, axis=0, return_indices=True)
+    token = tl.sum(tl.where(parts == index, tokens, 0.0), axis=0).to(tl.int32)
+    return top, total, best, tl.where(best == -float("inf"), default, token)
+
+
+@triton.jit
+def _append_token(
+    token, logprob, slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
+    EOT: tl.constexpr, BEGIN: tl.constexpr, POSITIONS: tl.constexpr,
+):  # fmt: skip
+    """Append a token to its slot, or mark the slot done."""
+    last, last_timestamp = tl.load(recent + slot), tl.load(recent + 2 * n_slots + slot)
+    n_sampled = tl.load(recent + 3 * n_slots + slot) + 1
+    length, n_written = tl.load(lengths + slot), tl.load(n_text + slot)
+    is_end = token == EOT
+    if is_end == 0:
+        tl.store(texts + slot * POSITIONS + n_written, token.to(texts.dtype.element_ty))
+        tl.store(logprobs + slot * POSITIONS + n_written, logprob)
+        tl.store(n_text + slot, n_written + 1)
+    tl.store(recent + slot, token.to(recent.dtype.element_ty))
+    tl.store(recent + n_slots + slot, last)
+    tl.store(recent + 2 * n_slots + slot, tl.where(token >= BEGIN, token.to(last.dtype), last_timestamp))
+    tl.store(recent + 3 * n_slots + slot, n_sampled)
+    tl.store(next_tokens + slot, token.to(next_tokens.dtype.element_ty))
+    tl.store(lengths + slot, length + 1)
+    is_over = is_end | (length >= POSITIONS) | (n_sampled >= tl.load(max_tokens + slot))
+    tl.store(is_done + slot, is_over.to(is_done.dtype.element_ty))
+
+
+@triton.jit
+def _scan_blocks(
+    logits, logit_rows, row_slots, partials,
+    suppress_blank, banned_tokens, timestamps, max_first_timestamp, temperatures, seeds, is_host_sampled,
+    recent, is_done, n_slots, STRIDE: tl.constexpr, VOCAB: tl.constexpr,
+    EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
+    BLOCK: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    if PDL:
+        tl.extra.cuda.gdc_launch_dependents()
+    part, row = tl.program_id(0), tl.program_id(1)
+    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64)
+    if (tl.load(is_done + slot) != 0) | (tl.load(is_host_sampled + slot) != 0):
+        return
+    start = part * BLOCK
+    tokens = start + tl.arange(0, BLOCK)
+    is_token, is_time = tokens < VOCAB, tokens >= BEGIN
+    banned = tl.load(banned_tokens + slot * VOCAB + tokens, mask=is_token, other=1) != 0
+    banned |= _is_banned(
+        tokens, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN
+    )
+    temperature, seed = tl.load(temperatures + slot), tl.load(seeds + slot)
+    n_sampled = tl.load(recent + 3 * n_slots + slot)
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    scores = tl.load(logits + logit_row * STRIDE + tokens, mask=is_token, other=-float("inf"))
+    scores = tl.where(banned, -float("inf"), scores)
+    compared = scores
+    if temperature > 0:
+        compared = scores / temperature + _gumbel(seed, n_sampled, tokens)
+    out, nothing = partials + row * (8 * PARTS) + part, -float("inf")
+    _reduce_block(tl.where(is_time, nothing, scores), tl.where(is_time, nothing, compared), start, out, PARTS)
+    _reduce_block(
+        tl.where(is_time, scores, nothing), tl.where(is_time, compared, nothing), start, out + 4 * PARTS, PARTS
+    )
+
+
+@triton.jit
+def _select_tokens(
+    logits, logit_rows, row_slots, partials, timestamps, max_tokens, is_host_sampled,
+    recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done, n_slots,
+    STRIDE: tl.constexpr, EOT: tl.constexpr, BEGIN: tl.constexpr,
+    POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
+):  # fmt: skip
+    row = tl.program_id(0)
+    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64)
+    if (tl.load(is_done + slot) != 0) | (tl.load(is_host_sampled + slot) != 0):
+        return
+    if PDL:
+        tl.extra.cuda.gdc_wait()
+    row_partials = partials + row * (8 * PARTS)
+    text_top, text_sum, text_best, text_token = _merge_blocks(row_partials, PARTS, EOT, PADDED)
+    time_top, time_sum, time_best, time_token = _merge_blocks(row_partials + 4 * PARTS, PARTS, BEGIN, PADDED)
+    time_total = time_top + tl.log(time_sum)
+    is_time_only = (tl.load(timestamps + slot) != 0) & (time_total > text_top)
+    top = tl.maximum(text_top, time_top)
+    total = top + tl.log(text_sum * tl.exp(text_top - top) + time_sum * tl.exp(time_top - top))
+    total = tl.where(is_time_only, time_total, total)
+    token = tl.where(is_time_only | (time_best > text_best), time_token, text_token)
+    logprob = tl.load(logits + logit_row * STRIDE + token) - total
+    tl.store(sum_logprobs + slot, tl.load(sum_logprobs + slot) + logprob)
+    _append_token(
+        token, logprob, slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
+        EOT, BEGIN, POSITIONS,
+    )  # fmt: skip
+
+
+def sample(
+    logits: Tensor,  # [logit rows, tokens], float32
+    logit_rows: Tensor,  # [rows]: the row of `logits` each reads
+    row_slots: Tensor,  # [rows]
+    params: SamplingParams,
+    state: DecodeState,
+    vocab: Vocabulary,
+) -> None:
+    """Sample the next token of every row that is not done, and update its slot in place."""
+    if not has_kernels(logits):
+        reference(logits, logit_rows, row_slots, params, state, vocab)
+        return
+    n_slots, n_positions = state.texts.shape
+    require(logits.stride(1) == 1 and logits.shape[1] == vocab.n_tokens, "logits of all tokens side by side")
+    banned = params.banned_tokens
+    require(banned.shape == (n_slots, vocab.n_tokens) and banned.is_contiguous(), "banned tokens of all slots")
+    require(state.recent.shape == (4, n_slots) and state.recent.is_contiguous(), "recent tokens of all slots")
+    n_rows, n_parts = len(row_slots), triton.cdiv(vocab.n_tokens, BLOCK_TOKENS)
+    partials = torch.empty(n_rows, 8, n_parts, device=logits.device)
+    stride, ends = logits.stride(0), {"EOT": vocab.eot, "BEGIN": vocab.timestamp_begin}
+    _scan_blocks[n_parts, n_rows](
+        logits, logit_rows, row_slots, partials,
+        params.suppress_blank, banned, params.timestamps, params.max_first_timestamp, params.temperatures,
+        params.seeds, params.is_host_sampled, state.recent, state.is_done, n_slots,
+        STRIDE=stride, VOCAB=vocab.n_tokens, SPACE=vocab.space, **ends,
+        BLOCK=BLOCK_TOKENS, PARTS=n_parts, num_warps=4, **pdl_options(logits),
+    )  # fmt: skip
+    _select_tokens[(n_rows,)](
+        logits, logit_rows, row_slots, partials, params.timestamps, params.max_tokens, params.is_host_sampled,
+        state.recent, state.lengths, state.next_tokens, state.texts, state.logprobs, state.n_text,
+        state.sum_logprobs, state.is_done, n_slots,
+        STRIDE=stride, **ends, POSITIONS=n_positions, PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts),
+        num_warps=1, **pdl_options(logits),
+    )  # fmt: skip
+
+
+def reference(
+    logits: Tensor, logit_rows: Tensor, row_slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary
+) -> None:
+    """The same in torch."""
+    is_open = (state.is_done[row_slots.long()] == 0) & (params.is_host_sampled[row_slots.long()] == 0)
+    slots = row_slots.long()[is_open]
+    scores = logits[logit_rows.long()[is_open]].clone()
+    last, _, last_time, n_sampled = state.recent[:, slots]
+    scores.masked_fill_(_banned(slots, params, state, vocab), -torch.inf)
+    times, text = scores[:, vocab.timestamp_begin :], scores[:, : vocab.timestamp_begin]
+    is_time = (params.timestamps[slots] != 0) & (times.logsumexp(-1) > text.amax(-1))
+    text.masked_fill_(is_time[:, None], -torch.inf)
+
+    temperatures = params.temperatures[slots, None]
+    noise = gumbel(params.seeds[slots], n_sampled, vocab.n_tokens)
+    tokens = torch.where(temperatures > 0, scores / temperatures.clamp(min=1e-9) + noise, scores).argmax(-1)
+    logprobs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
+    state.sum_logprobs[slots] += logprobs
+
+    is_end = tokens == vocab.eot
+    n_text, lengths = state.n_text[slots], state.lengths[slots]
+    state.texts[slots[~is_end], n_text[~is_end].long()] = tokens[~is_end].to(state.texts.dtype)
+    state.logprobs[slots[~is_end], n_text[~is_end].long()] = logprobs[~is_end]
+    state.n_text[slots] = n_text + (~is_end).to(n_text.dtype)
+    last_time = torch.where(tokens >= vocab.timestamp_begin, tokens, last_time)
+    state.recent[:, slots] = torch.stack([tokens, last, last_time, n_sampled + 1]).to(state.recent.dtype)
+    state.next_tokens[slots] = tokens.to(state.next_tokens.dtype)
+    state.lengths[slots] = lengths + 1
+    is_over = is_end | (lengths >= state.texts.shape[1]) | (n_sampled + 1 >= params.max_tokens[slots])
+    state.is_done[slots] = is_over.to(state.is_done.dtype)
+
+
+def _banned(slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary) -> Tensor:  # [rows, tokens]
+    last, before_last, last_time, n_sampled = state.recent[:, slots, None]
+    begin, eot = vocab.timestamp_begin, vocab.eot
+    tokens = torch.arange(vocab.n_tokens, device=slots.device)
+    is_time, is_first = tokens >= begin, n_sampled == 0
+    has_times = params.timestamps[slots, None] != 0
+    after_time = has_times & (last >= begin)
+    is_pair = (before_last >= begin) | (n_sampled < 2)
+    is_start = (last >= begin) & (before_last < begin) & (n_sampled >= 2)
+    earliest = torch.where(is_start, last_time, last_time + 1)
+    banned = params.banned_tokens[slots] != 0
+    banned |= is_first & (params.suppress_blank[slots, None] != 0) & ((tokens == vocab.space) | (tokens == eot))
+    banned |= is_time & has_times & ((after_time & is_pair) | (tokens < earliest))
+    banned |= is_time & has_times & is_first & (tokens > params.max_first_timestamp[slots, None])
+    banned |= (tokens < eot) & after_time & ~is_pair
+    banned |= ~is_time & has_times & is_first
+    return banned
