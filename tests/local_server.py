@@ -1,4 +1,4 @@
-"""A real HTTP server on this machine whose routes behave well or badly, as a test needs."""
+"""A local HTTP server whose routes misbehave on request: errors, truncated bodies, delays, redirects."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ class Route:
     content_type: str = "application/octet-stream"
     etag: str | None = None
     ranges: bool = True
-    statuses: list[int] = field(default_factory=list)  # answered first, one a request
-    cuts: list[int] = field(default_factory=list)  # bytes after which the connection ends, one a request
+    statuses: list[int] = field(default_factory=list)  # returned first, one per request
+    cuts: list[int] = field(default_factory=list)  # bytes after which the connection closes, one per request
     redirect: str | None = None
     authorization: str | None = None  # required
     delay_s: float = 0.0  # before each 64 KiB
     declares_length: bool = True
-    range_shift: int = 0  # partial answers start this many bytes late
+    range_shift: int = 0  # partial responses start this many bytes late
 
 
 @dataclass(frozen=True)
-class Seen:
+class ReceivedRequest:
     path: str
     range: str | None
     if_range: str | None
@@ -38,7 +38,7 @@ class Seen:
 class LocalServer:
     def __init__(self) -> None:
         self.routes: dict[str, Route] = {}
-        self.seen: list[Seen] = []
+        self.seen: list[ReceivedRequest] = []
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._http.daemon_threads = True
         self._http.local = self  # type: ignore[attr-defined]
@@ -72,8 +72,8 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         local: LocalServer = self.server.local  # type: ignore[attr-defined]
         path = self.path.partition("?")[0]
-        wanted = ("Range", "If-Range", "Authorization", "Accept")
-        local.seen.append(Seen(path, *(self.headers.get(name) for name in wanted)))
+        recorded = ("Range", "If-Range", "Authorization", "Accept")
+        local.seen.append(ReceivedRequest(path, *(self.headers.get(name) for name in recorded)))
         route = local.routes.get(path)
         if route is None:
             self._empty(404)
@@ -117,10 +117,10 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(route.body[offset : min(offset + 65536, stop)])
 
     def _start(self, route: Route) -> int:
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
+        requested = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         condition = self.headers.get("If-Range")
         is_same = condition is None or condition == route.etag
-        return int(asked[1]) + route.range_shift if asked and route.ranges and is_same else 0
+        return int(requested[1]) + route.range_shift if requested and route.ranges and is_same else 0
 
     def log_message(self, format: str, *args: object) -> None:
         pass

@@ -1,4 +1,4 @@
-"""Choral and openai-whisper side by side on the same weights, in float32 on the CPU."""
+"""Choral and openai-whisper, the oracle, loaded from the same weights in float32 on the CPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The promises of docs/architecture.md that a machine can check: who imports whom, what is long, what is light."""
+"""The structure that docs/architecture.md promises: import order, sizes, unique names, light imports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LAYERS = [
     {"bench"},
     {"cli"},
 ]
-EVERYWHERE = {"__init__", "__main__"}  # the package itself: names only, imported lazily
+EVERYWHERE = {"__init__", "__main__"}  # the package itself; it imports lazily
 
 
 def layer_of(module: str) -> int:
@@ -31,7 +31,7 @@ def layer_of(module: str) -> int:
 
 
 def imported_modules(tree: ast.Module) -> set[str]:
-    """The modules of Choral that a file imports, at its top or in a function; type hints do not count."""
+    """The Choral modules that a file imports, including inside functions but not for type checking."""
     hints = [node for node in ast.walk(tree) if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test)]
     skipped = {id(child) for hint in hints for child in ast.walk(hint)}
     found = set()

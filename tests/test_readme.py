@@ -20,7 +20,7 @@ def blocks(language: str) -> list[str]:
 
 
 def run(script: str, folder: Path, **environment: str) -> str:
-    """Stops at the first command that fails."""
+    """Run a script that stops at the first failing command; return its output."""
     kept = {
         name: value for name, value in os.environ.items() if name not in ("CHORAL_VENV", "PYTHONPATH", "VIRTUAL_ENV")
     }
@@ -41,7 +41,7 @@ def encode(source: Path, target: Path, codec: str) -> None:
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory, jfk: Path) -> Path:
-    """The files of the project, and the audio files that the README talks of."""
+    """A copy of the project's files, with the audio files that the README mentions."""
     folder = tmp_path_factory.mktemp("fresh") / "choral"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
@@ -63,7 +63,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory, jfk: Path) -> Path:
 def test_readme_commands(copy: Path) -> None:
     demo, install, gate = blocks("bash")
     assert gate.strip() == "scripts/test"
-    assert "scripts/test" in (ROOT / ".ci" / "run").read_text()  # which is what runs this test
+    assert "scripts/test" in (ROOT / ".ci" / "run").read_text()  # CI runs the README's test command
 
     text = run(demo, copy)
     assert "ask what you can do for your country" in text
@@ -79,6 +79,6 @@ def test_readme_commands(copy: Path) -> None:
     assert "my fellow Americans" in printed
     assert " --> " in printed
 
-    # A second demo prepares nothing: it goes straight to the command.
+    # A second demo skips the setup and starts the command directly.
     (copy / ".venv" / "bin" / "choral").write_text("#!/bin/sh\necho started\n")
     assert run(demo, copy, PATH="/usr/bin:/bin", PYTHON="/no/python").strip() == "started"
