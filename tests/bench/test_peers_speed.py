@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 
 from choral.audio.constants import SAMPLE_RATE, WINDOW_SAMPLES
-from choral.bench.calls import Run, send_all, send_together
-from choral.bench.contest import Contest, Standing
-from choral.bench.corpus import Clip
-from choral.bench.entrants import Setup, entrants, missing
-from choral.bench.load import Sound, joined, short_sounds, write_requests
-from choral.bench.speed import LoadReport, SpeedRow, check_bars, measure_load, speed_row
+from choral.bench.clips import AudioClip, join_clips, short_clips, write_audio_files
+from choral.bench.corpus import LabelledClip
+from choral.bench.load_generator import RoundResult, send_all, send_together
+from choral.bench.peer_configs import PeerSetup, entrants, missing
+from choral.bench.peer_report import LoadReport, SpeedRow, check_bars, measure_load, speed_row
+from choral.bench.round_robin import PeerResult, RoundRobin
 from choral.bench.systems.hugging_tokenizer import make_tokenizer
 from choral.errors import AudioNotFound
 from choral.model.tokenizer import Tokenizer
@@ -28,9 +28,9 @@ from choral.model.weights import open_checkpoint
 ONE_STEP = 1 / 2**15
 
 
-def hum(seconds: float, text: str | None = "hum", language: str | None = "en") -> Sound:
+def hum(seconds: float, text: str | None = "hum", language: str | None = "en") -> AudioClip:
     samples = 0.1 * np.sin(np.arange(round(seconds * SAMPLE_RATE), dtype=np.float32) / 20)
-    return Sound(samples.astype(np.float32), text, language)
+    return AudioClip(samples.astype(np.float32), text, language)
 
 
 def row(system: str, speed: float, wer: float | None = 5.0) -> SpeedRow:
@@ -41,35 +41,35 @@ def report(*rows: SpeedRow) -> LoadReport:
     return LoadReport("a load", 10.0, 1, rows, ())
 
 
-def setup(model: Path, **given: object) -> Setup:
-    usual = Setup(model, "cpu", 2, ("float32", "int8"), ("torch", "ctranslate2"), 64, True, False)
+def setup(model: Path, **given: object) -> PeerSetup:
+    usual = PeerSetup(model, "cpu", 2, ("float32", "int8"), ("torch", "ctranslate2"), 64, True, False)
     return replace(usual, **given)  # type: ignore[arg-type]
 
 
 def test_no_request_is_the_same_as_another_and_the_noise_is_one_step(tmp_path: Path) -> None:
     sound = hum(1.0)
-    rounds = [write_requests([sound, sound], tmp_path / str(seed), seed) for seed in (0, 1)]
+    rounds = [write_audio_files([sound, sound], tmp_path / str(seed), seed) for seed in (0, 1)]
     heard = [request.samples() for requests in rounds for request in requests]
     assert len({samples.tobytes() for samples in heard}) == 4
     assert all(np.abs(samples - sound.samples).max() <= 1.51 * ONE_STEP for samples in heard)
-    again = write_requests([sound, sound], tmp_path / "again", 0)
+    again = write_audio_files([sound, sound], tmp_path / "again", 0)
     assert [request.samples().tobytes() for request in again] == [samples.tobytes() for samples in heard[:2]]
 
 
 def test_clips_come_again_and_long_ones_are_left_out(tmp_path: Path) -> None:
     sounds = [hum(1.0), hum(2.0), hum(31.0)]
-    requests = write_requests(sounds, tmp_path, 0)
-    clips = [Clip(str(i), Path(request.path), f"text {i}", "en") for i, request in enumerate(requests)]
-    assert [sound.text for sound in short_sounds(clips, 5)] == ["text 0", "text 1", "text 0", "text 1", "text 0"]
+    requests = write_audio_files(sounds, tmp_path, 0)
+    clips = [LabelledClip(str(i), Path(request.path), f"text {i}", "en") for i, request in enumerate(requests)]
+    assert [sound.text for sound in short_clips(clips, 5)] == ["text 0", "text 1", "text 0", "text 1", "text 0"]
     with pytest.raises(AudioNotFound, match="at most 30 s"):
-        short_sounds(clips[2:], 1)
+        short_clips(clips[2:], 1)
     assert sounds[2].samples.size > WINDOW_SAMPLES
 
 
 def test_a_long_recording_is_joined_with_its_texts() -> None:
-    whole = joined([hum(2.0, "one"), hum(3.0, "two")], 7.0)
+    whole = join_clips([hum(2.0, "one"), hum(3.0, "two")], 7.0)
     assert (whole.text, whole.language, whole.duration_s) == ("one two one", "en", 8.5)
-    assert joined([hum(1.0, "a", "en"), hum(1.0, "b", "de")], 2.0).language is None
+    assert join_clips([hum(1.0, "a", "en"), hum(1.0, "b", "de")], 2.0).language is None
 
 
 def test_callers_get_their_own_answers_and_all_in_a_batch_wait_for_the_last() -> None:
@@ -119,12 +119,13 @@ def test_a_row_is_the_median_of_rounds_and_all_their_errors(tiny_en_pt: Path) ->
     spec = entrants(setup(tiny_en_pt))[0]
     sounds = [hum(6.0, "red house"), hum(4.0, "green tree")]
     runs = [
-        Run(("red house", f"green {last}"), (1.0, 1.0), wall_s, 1.0) for last, wall_s in (("tree", 1.0), ("x", 5.0))
+        RoundResult(("red house", f"green {last}"), (1.0, 1.0), wall_s, 1.0)
+        for last, wall_s in (("tree", 1.0), ("x", 5.0))
     ]
-    found = speed_row(Standing(spec, [*runs, runs[0]], peak_bytes=7), sounds)
+    found = speed_row(PeerResult(spec, [*runs, runs[0]], peak_bytes=7), sounds)
     assert (found.times_real_time, found.peak_bytes, found.rounds_s) == (10.0, 7, (1.0, 5.0, 1.0))
     assert found.wer_percent == pytest.approx(100 / 12)
-    assert speed_row(Standing(spec, runs), [sounds[0], replace(sounds[1], text=None)]).wer_percent is None
+    assert speed_row(PeerResult(spec, runs), [sounds[0], replace(sounds[1], text=None)]).wer_percent is None
 
 
 def test_bars_compare_the_best_of_each() -> None:
@@ -143,7 +144,7 @@ def test_bars_compare_the_best_of_each() -> None:
 
 def test_a_system_that_fails_is_left_out_with_its_last_words(tmp_path: Path, tiny_en_pt: Path) -> None:
     broken = setup(tmp_path / "no-such-model", compute_types=("float32",), engines=("torch",))
-    contest = Contest(tmp_path)
+    contest = RoundRobin(tmp_path)
     found = measure_load(broken, [hum(1.0)], [hum(1.0)], contest, 1, lambda name: name.startswith("choral"))
     assert found.rows == ()
     assert any(

@@ -13,12 +13,12 @@ from typing import Any
 import httpx
 import pytest
 
-from choral.bench.serve import tree
-from choral.bench.serve.idle_server import TEXT
-from choral.bench.serve.load import Level, Side, verdicts
-from choral.bench.serve.mix import Tally, text_of
-from choral.bench.serve.server_process import ServerProcess
-from choral.bench.serve.soak import Plan, Report, Sample
+from choral.bench import process_tree
+from choral.bench.idle_server import TEXT
+from choral.bench.mixed_clients import ClientCounts, text_of
+from choral.bench.serve_load import ConcurrencyResult, SideResult, verdicts
+from choral.bench.server_process import ServerProcess
+from choral.bench.soak import ResourceReading, SoakReport, SoakSettings
 
 MB = 10**6
 
@@ -73,7 +73,7 @@ def test_a_server_without_a_model(folder: Path, tiny_en_pt: Path) -> None:
 
 
 def test_all_but_the_model_is_real_there(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
-    program = "choral.bench.serve.idle_server"
+    program = "choral.bench.idle_server"
     with ServerProcess([f"--model={tiny_en_pt}"], tmp_path, program) as server, httpx.Client() as client:
         fields = {"model": "whisper-1", "response_format": "verbose_json"}
         url = f"{server.url}/v1/audio/transcriptions"
@@ -97,9 +97,9 @@ def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
         assert f"{line}: yes" in shown
 
 
-def level(callers: int, share: float | None, live_p99_s: float, *failures: str) -> Level:
-    side = Side(1.0, 7.0, 1.0, 2.0, 3.0, 4.0, failures)
-    return Level(
+def level(callers: int, share: float | None, live_p99_s: float, *failures: str) -> ConcurrencyResult:
+    side = SideResult(1.0, 7.0, 1.0, 2.0, 3.0, 4.0, failures)
+    return ConcurrencyResult(
         callers=callers,
         requests=64,
         server=side,
@@ -117,7 +117,7 @@ def level(callers: int, share: float | None, live_p99_s: float, *failures: str) 
 
 
 def test_what_a_load_decides() -> None:
-    def decided(*levels: Level) -> list[bool | None]:
+    def decided(*levels: ConcurrencyResult) -> list[bool | None]:
         return [holds for _, holds in verdicts(levels)]
 
     assert decided(level(1, 0.5, 0.01), level(32, 0.9, 0.05)) == [True, True, True]
@@ -125,12 +125,14 @@ def test_what_a_load_decides() -> None:
     assert decided(level(32, None, 0.01, "503: full")) == [None, True, False]
 
 
-def sample(at_s: float, megabytes: float = 1000, open_files: int = 80, temp_files: int = 0, **counts: Any) -> Sample:
-    return Sample(at_s, round(megabytes * MB), open_files, temp_files, Tally(**{"n_good": 1, **counts}))
+def sample(
+    at_s: float, megabytes: float = 1000, open_files: int = 80, temp_files: int = 0, **counts: Any
+) -> ResourceReading:
+    return ResourceReading(at_s, round(megabytes * MB), open_files, temp_files, ClientCounts(**{"n_good": 1, **counts}))
 
 
-def verdicts_of(*samples: Sample, after: Sample | None = None) -> list[bool]:
-    report = Report(120.0, samples, sample(0), after or sample(600))
+def verdicts_of(*samples: ResourceReading, after: ResourceReading | None = None) -> list[bool]:
+    report = SoakReport(120.0, samples, sample(0), after or sample(600))
     return [holds for _, holds in report.verdicts()]
 
 
@@ -150,8 +152,12 @@ def test_what_a_soak_decides() -> None:
 
 
 def test_short_soaks_settle_sooner() -> None:
-    assert (Plan(600, 32).settle_s, Plan(600, 32).sample_s, Plan(600, 32).n_files) == (120, 10, 128)
-    assert (Plan(5, 32).settle_s, Plan(5, 32).sample_s, Plan(5, 32).n_files) == (1, 0.5, 10)
+    assert (SoakSettings(600, 32).settle_s, SoakSettings(600, 32).sample_s, SoakSettings(600, 32).n_files) == (
+        120,
+        10,
+        128,
+    )
+    assert (SoakSettings(5, 32).settle_s, SoakSettings(5, 32).sample_s, SoakSettings(5, 32).n_files) == (1, 0.5, 10)
 
 
 def test_the_words_of_any_answer() -> None:
@@ -167,15 +173,15 @@ def test_what_a_tree_of_processes_takes(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         process.stdout.readline()
-        assert len(tree.pids_of(process.pid)) == 2
-        assert 2 * MB < tree.memory_bytes(process.pid) < 200 * MB
-        assert tree.cpu_s(process.pid) > 0
-        assert tree.n_open_files(process.pid) >= 6
+        assert len(process_tree.process_tree(process.pid)) == 2
+        assert 2 * MB < process_tree.memory_bytes(process.pid) < 200 * MB
+        assert process_tree.cpu_s(process.pid) > 0
+        assert process_tree.n_open_files(process.pid) >= 6
         process.communicate(b"\n")
-    assert tree.memory_bytes(process.pid) == tree.n_open_files(process.pid) == 0
-    assert tree.n_files_below(os.getpid(), tmp_path) == 0
+    assert process_tree.memory_bytes(process.pid) == process_tree.n_open_files(process.pid) == 0
+    assert process_tree.n_files_in(os.getpid(), tmp_path) == 0
     with tempfile.TemporaryFile(dir=tmp_path), tempfile.NamedTemporaryFile(dir=tmp_path):
-        assert tree.n_files_below(os.getpid(), tmp_path) == 2
+        assert process_tree.n_files_in(os.getpid(), tmp_path) == 2
 
 
 @pytest.mark.parametrize(

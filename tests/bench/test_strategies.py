@@ -18,19 +18,19 @@ import pytest
 
 from choral.bench import plot
 from choral.bench.busy import BusyTime
-from choral.bench.calls import Run, Stages
-from choral.bench.contest import Standing
+from choral.bench.clips import AudioFile
 from choral.bench.dispatcher import Dispatcher
-from choral.bench.load import Request
-from choral.bench.strategies import Plan, StageShares, StrategyReport, cells, row_of, shares, strategies
+from choral.bench.load_generator import RoundResult, Stages
+from choral.bench.round_robin import PeerResult
+from choral.bench.strategies import StageShares, StrategyReport, StrategySettings, cells, row_of, shares, strategies
 from choral.bench.systems.ctranslate2_whisper import open_system
 from choral.bench.wer import normaliser, score
 from choral.errors import MissingDependency, UsageError
 from choral.remote.speech import Sample
 
 
-def plan(model: Path) -> Plan:
-    return Plan(model, "cpu", "float32", 2, ("torch", "ctranslate2"), 4)
+def plan(model: Path) -> StrategySettings:
+    return StrategySettings(model, "cpu", "float32", 2, ("torch", "ctranslate2"), 4)
 
 
 def test_time_in_which_two_are_busy_counts_once() -> None:
@@ -57,7 +57,7 @@ def test_a_dispatcher_takes_what_waits_up_to_its_size() -> None:
     sizes: list[int] = []
     is_taken, may_go = threading.Event(), threading.Event()
 
-    def serve(requests: Sequence[Request]) -> Iterator[str]:
+    def serve(requests: Sequence[AudioFile]) -> Iterator[str]:
         sizes.append(len(requests))
         is_taken.set()
         may_go.wait()
@@ -65,9 +65,9 @@ def test_a_dispatcher_takes_what_waits_up_to_its_size() -> None:
 
     dispatcher = Dispatcher(4, serve)
     with ThreadPoolExecutor(9) as callers:
-        answers = [callers.submit(dispatcher.call, Request("r0", None))]
+        answers = [callers.submit(dispatcher.call, AudioFile("r0", None))]
         is_taken.wait()
-        answers += [callers.submit(dispatcher.call, Request(f"r{i}", None)) for i in range(1, 9)]
+        answers += [callers.submit(dispatcher.call, AudioFile(f"r{i}", None)) for i in range(1, 9)]
         while dispatcher._waiting.qsize() < 8:
             time.sleep(0.001)
         may_go.set()
@@ -76,15 +76,15 @@ def test_a_dispatcher_takes_what_waits_up_to_its_size() -> None:
 
 
 def test_a_batch_that_fails_is_told_and_the_next_one_is_served() -> None:
-    def serve(requests: Sequence[Request]) -> Iterator[str]:
+    def serve(requests: Sequence[AudioFile]) -> Iterator[str]:
         if requests[0].path == "bad":
             raise UsageError("no")
         yield requests[0].path
 
     dispatcher = Dispatcher(1, serve)
     with pytest.raises(UsageError, match="no"):
-        dispatcher.call(Request("bad", None))
-    assert dispatcher.call(Request("good", None)) == "good"
+        dispatcher.call(AudioFile("bad", None))
+    assert dispatcher.call(AudioFile("good", None)) == "good"
 
 
 @pytest.mark.parametrize("index", range(5))
@@ -92,7 +92,7 @@ def test_every_strategy_gives_everybody_their_own_text(
     tiny_en_ct2: Path, librivox: tuple[Sample, ...], index: int
 ) -> None:
     spec = strategies(replace(plan(tiny_en_ct2), threads=1))[index]
-    run = open_system(spec).run([Request(str(sample.path), "en") for sample in librivox])
+    run = open_system(spec).run([AudioFile(str(sample.path), "en") for sample in librivox])
     scores = [score(sample.text, text, normaliser("en")) for sample, text in zip(librivox, run.texts, strict=True)]
     assert max(own.percent for own in scores) < 35
     assert (run.stages is not None) == (spec.strategy in ("lock", "static"))
@@ -103,8 +103,10 @@ def test_every_strategy_gives_everybody_their_own_text(
 def test_a_row_has_medians_and_percentiles(tmp_path: Path) -> None:
     spec = strategies(plan(tmp_path))[0]
     stages = Stages(mel_s=1.0, encoder_s=2.0, decoder_s=5.0)
-    runs = [Run(("a", "b"), (0.5, wall_s), wall_s, 1.0, idle, stages) for wall_s, idle in ((1.0, 0.1), (4.0, 0.3))]
-    row = row_of(Standing(spec, [*runs, runs[0]], peak_bytes=2_000_000))
+    runs = [
+        RoundResult(("a", "b"), (0.5, wall_s), wall_s, 1.0, idle, stages) for wall_s, idle in ((1.0, 0.1), (4.0, 0.3))
+    ]
+    row = row_of(PeerResult(spec, [*runs, runs[0]], peak_bytes=2_000_000))
     assert (row.requests_per_s, row.p50_s, row.idle_percent) == (2.0, 0.75, pytest.approx(10.0))
     assert row.p95_s == pytest.approx(3.25)
     assert row.stages == StageShares(12.5, 25.0, 62.5)

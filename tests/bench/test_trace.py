@@ -1,9 +1,10 @@
-"""Traces of real engines: every window in its place, nobody in two at once, and files that others can read."""
+"""Traces of real engines: every window is in the trace, no slot is used twice at once, and other tools can read it."""
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from concurrent.futures import wait
 from itertools import pairwise
 from pathlib import Path
@@ -14,64 +15,85 @@ from xml.etree import ElementTree
 import pytest
 
 from choral.api import load
-from choral.bench.engine_load import share_out, tick
-from choral.bench.idle_runner import IdleRunner
-from choral.bench.material import material_of
-from choral.bench.picture import svg
-from choral.bench.trace import Recorder, Trace, chrome_trace
+from choral.bench.engine_load import assign_callers, tiny_audio
+from choral.bench.null_runner import NullRunner
+from choral.bench.trace import EngineTrace, Recorder, chrome_trace
+from choral.bench.trace_svg import svg
+from choral.bench.workload import make_workload
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.engine_loop import StepRecord
-from choral.engine.window import Caller, DecodeParams, Window
+from choral.engine.window import Caller, DecodeParams, Window, WindowAudio
 
 N_WINDOWS, N_CALLERS, N_TOKENS, N_SLOTS = 40, 5, 6, 8
 
 
+class GatedRunner(NullRunner):
+    """Holds the first step until all windows were submitted: the engine starts with the first of them."""
+
+    def __init__(self, n_slots: int, n_tokens: int) -> None:
+        super().__init__(n_slots, n_tokens)
+        self.gate = Event()
+
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
+        assert self.gate.wait(60)
+        return super().encode(audios)
+
+
 @pytest.fixture(scope="module")
-def trace() -> Trace:
-    """Forty windows of five callers through eight slots, one with two beams in between."""
-    recorder = Recorder(N_SLOTS)
-    engine = Engine(IdleRunner(N_SLOTS, N_TOKENS), EngineSettings(warm_up=False))
+def trace() -> EngineTrace:
+    """Forty windows of five callers through eight slots, one of them with two beams."""
+    recorder, runner = Recorder(N_SLOTS), GatedRunner(N_SLOTS, N_TOKENS)
+    engine = Engine(runner, EngineSettings(warm_up=False))
     engine.observe(recorder)
-    callers = share_out(N_WINDOWS, N_CALLERS)
+    callers = assign_callers(N_WINDOWS, N_CALLERS)
     all_params = [DecodeParams(n_candidates=2 if index == 20 else 1) for index in range(N_WINDOWS)]
-    windows = [Window(tick(index), params) for index, params in enumerate(all_params)]
-    wait([engine.submit(window, caller) for window, caller in zip(windows, callers, strict=True)])
+    windows = [Window(tiny_audio(index), params) for index, params in enumerate(all_params)]
+    futures = [engine.submit(window, caller) for window, caller in zip(windows, callers, strict=True)]
+    runner.gate.set()
+    wait(futures)
     engine.close()
     return recorder.trace()
 
 
-def no_two_at_once(trace: Trace) -> bool:
+def no_slot_is_shared(trace: EngineTrace) -> bool:
     by_slot = defaultdict(list)
-    for stay in trace.stays:
-        for slot in stay.slots:
-            by_slot[slot].append((stay.start_s, stay.stop_s))
-    return all(before[1] <= after[0] for stays in by_slot.values() for before, after in pairwise(sorted(stays)))
+    for use in trace.slot_uses:
+        for slot in use.slots:
+            by_slot[slot].append((use.start_s, use.stop_s))
+    return all(before[1] <= after[0] for slot_uses in by_slot.values() for before, after in pairwise(sorted(slot_uses)))
 
 
-def test_every_window_is_there_once_and_slots_are_never_shared(trace: Trace) -> None:
-    assert no_two_at_once(trace)
-    windows = {(stay.caller, stay.number) for stay in trace.stays}
-    assert len(windows) == len(trace.stays) == N_WINDOWS
-    counts = sorted(sum(stay.caller == caller for stay in trace.stays) for caller in range(1, N_CALLERS + 1))
+def test_every_window_is_traced_once_and_no_slot_is_shared(trace: EngineTrace) -> None:
+    assert no_slot_is_shared(trace)
+    windows = {(use.caller, use.number) for use in trace.slot_uses}
+    assert len(windows) == len(trace.slot_uses) == N_WINDOWS
+    counts = sorted(sum(use.caller == caller for use in trace.slot_uses) for caller in range(1, N_CALLERS + 1))
     assert counts == [5, 5, 5, 5, 20]
-    assert sorted(len(stay.slots) for stay in trace.stays) == [1] * (N_WINDOWS - 1) + [2]
-    assert {slot for stay in trace.stays for slot in stay.slots} <= set(range(N_SLOTS))
+    assert sorted(len(use.slots) for use in trace.slot_uses) == [1] * (N_WINDOWS - 1) + [2]
+    assert {slot for use in trace.slot_uses for slot in use.slots} <= set(range(N_SLOTS))
 
 
-def test_a_stay_goes_from_the_encoder_to_the_last_token(trace: Trace) -> None:
+def test_slot_use_runs_from_the_encoder_step_to_the_last_decoder_step(trace: EngineTrace) -> None:
     encodes = {(step.start_s, step.stop_s) for step in trace.steps if step.kind == "Encode"}
     decodes = [step for step in trace.steps if step.kind == "Decode"]
-    for stay in trace.stays:
-        assert stay.encoded_s in encodes
-        assert stay.encoded_s is not None
-        assert stay.start_s == stay.encoded_s[0] < stay.encoded_s[1] <= stay.begun_s < stay.stop_s
-        assert any(step.stop_s == stay.stop_s for step in decodes)
+    for use in trace.slot_uses:
+        assert use.encoded_s in encodes
+        assert use.encoded_s is not None
+        assert use.start_s == use.encoded_s[0] < use.encoded_s[1] <= use.begun_s < use.stop_s
+        assert any(step.stop_s == use.stop_s for step in decodes)
     assert sum(step.n_windows for step in decodes) == N_WINDOWS * N_TOKENS
-    assert trace.steps[0].n_waiting == N_WINDOWS - trace.steps[0].n_windows
 
 
-def test_the_chrome_trace_is_nested_json(trace: Trace) -> None:
+def test_windows_wait_until_their_encoder_step(trace: EngineTrace) -> None:
+    """From the second step on, when all windows are in the queue."""
+    n_encoded = 0
+    for index, step in enumerate(trace.steps):
+        n_encoded += step.n_windows if step.kind == "Encode" else 0
+        assert index == 0 or step.n_waiting == N_WINDOWS - n_encoded
+
+
+def test_chrome_trace_is_nested(trace: EngineTrace) -> None:
     events: list[dict[str, Any]] = json.loads(chrome_trace(trace))["traceEvents"]
     names = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
     assert names[0] == "engine: steps"
@@ -91,7 +113,7 @@ def test_the_chrome_trace_is_nested_json(trace: Trace) -> None:
 
 
 def is_nested(slices: list[tuple[float, float]]) -> bool:
-    """Of any two slices in a row one holds the other, or they do not touch: what viewers need to draw them."""
+    """Of any two slices in a row one contains the other, or they are apart: trace viewers require it."""
     open_until: list[float] = []
     for start, stop in sorted(slices, key=lambda one: (one[0], -one[1])):
         while open_until and open_until[-1] <= start + 0.05:
@@ -102,12 +124,12 @@ def is_nested(slices: list[tuple[float, float]]) -> bool:
     return True
 
 
-def test_the_nesting_check_can_fail() -> None:
+def test_nesting_check_can_fail() -> None:
     assert is_nested([(0, 10), (0, 4), (4, 10), (11, 12)])
     assert not is_nested([(0, 10), (5, 15)])
 
 
-def test_the_picture_is_svg_for_light_and_dark(trace: Trace) -> None:
+def test_svg_has_all_windows_and_both_color_schemes(trace: EngineTrace) -> None:
     text = svg(trace, "Batch <1> & more")
     root = ElementTree.fromstring(text)
     space = "{http://www.w3.org/2000/svg}"
@@ -121,13 +143,13 @@ def test_the_picture_is_svg_for_light_and_dark(trace: Trace) -> None:
         assert 0 <= float(box.get("x", "0")) <= 960
 
 
-def test_a_trace_of_nothing_can_be_written_and_drawn() -> None:
+def test_empty_trace() -> None:
     empty = Recorder(4).trace()
     assert json.loads(chrome_trace(empty))["traceEvents"][0]["name"] == "process_name"
     ElementTree.fromstring(svg(empty, "nothing"))
 
 
-def test_a_window_given_up_leaves_no_trace_of_tokens() -> None:
+def test_cancelled_window_ends_with_its_last_step() -> None:
     recorder, has_decoded = Recorder(N_SLOTS), Event()
 
     def observe(record: StepRecord) -> None:
@@ -135,27 +157,27 @@ def test_a_window_given_up_leaves_no_trace_of_tokens() -> None:
         if type(record.step).__name__ == "Decode":
             has_decoded.set()
 
-    engine = Engine(IdleRunner(N_SLOTS, 1_000_000), EngineSettings(warm_up=False))
+    engine = Engine(NullRunner(N_SLOTS, 1_000_000), EngineSettings(warm_up=False))
     engine.observe(observe)
-    future = engine.submit(Window(tick(1), DecodeParams()), Caller())
+    future = engine.submit(Window(tiny_audio(1), DecodeParams()), Caller())
     assert has_decoded.wait(60)
     engine.cancel(future)
     engine.close()
-    stay = recorder.trace().stays[0]
-    assert (stay.caller, stay.number, stay.slots) == (1, 1, (0,))
-    assert stay.stop_s == recorder.trace().steps[-1].stop_s
+    use = recorder.trace().slot_uses[0]
+    assert (use.caller, use.number, use.slots) == (1, 1, (0,))
+    assert use.stop_s == recorder.trace().steps[-1].stop_s
 
 
-def test_real_windows(tiny_en_pt: Path, speech_clips: list[Path]) -> None:
-    material = material_of([str(path) for path in speech_clips])
+def test_trace_of_a_real_model(tiny_en_pt: Path, speech_clips: list[Path]) -> None:
+    workload = make_workload([str(path) for path in speech_clips])
     with load(tiny_en_pt) as model:
         engine = model._engine
         recorder = Recorder(engine.capacity.n_slots)
         engine.observe(recorder)
-        callers = share_out(6, 3)
+        callers = assign_callers(6, 3)
         params = DecodeParams(language="en")
-        wait([engine.submit(Window(material.window(index), params), caller) for index, caller in enumerate(callers)])
+        wait([engine.submit(Window(workload.window(index), params), caller) for index, caller in enumerate(callers)])
     trace = recorder.trace()
-    assert no_two_at_once(trace)
-    assert len(trace.stays) == 6
+    assert no_slot_is_shared(trace)
+    assert len(trace.slot_uses) == 6
     assert len(svg(trace, "six windows")) < 60_000

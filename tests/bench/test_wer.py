@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from choral.bench.corpus import Clip, read_corpus
-from choral.bench.wer import Heard, Score, System, edit_distance, measure, normaliser, score
+from choral.bench.corpus import LabelledClip, read_corpus
+from choral.bench.wer import Recognized, Score, System, edit_distance, measure, normaliser, score
 from choral.errors import AudioNotFound, UsageError
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=8)
@@ -57,9 +57,9 @@ def test_texts_are_normalised_as_openai_does(language: str, said: str, heard: st
 
 
 def test_the_total_is_over_words_and_the_first_system_tells_the_language() -> None:
-    clips = [Clip("a", Path("a"), "one two three four", None), Clip("b", Path("b"), "five", "en")]
+    clips = [LabelledClip("a", Path("a"), "one two three four", None), LabelledClip("b", Path("b"), "five", "en")]
     texts = {"a": "one two three", "b": "six"}
-    system = System("it", lambda clip: Heard(texts[clip.name], "en"))
+    system = System("it", lambda clip: Recognized(texts[clip.name], "en"))
     seen: list[str] = []
     report = measure(
         "m", clips, [system], ["a note"], lambda clip, scores: seen.append(f"{clip.name} {scores['it'].n_errors}")
@@ -78,8 +78,8 @@ def test_a_manifest(tmp_path: Path) -> None:
     lines = ['{"file": "x/a.wav", "text": "Hi", "language": "de", "more": 1}', "", '{"file": "x/a.wav", "text": "Ho"}']
     (tmp_path / "manifest.jsonl").write_text("\n".join(lines))
     assert read_corpus(tmp_path) == (
-        Clip("x/a.wav", tmp_path / "x/a.wav", "Hi", "de"),
-        Clip("x/a.wav", tmp_path / "x/a.wav", "Ho", None),
+        LabelledClip("x/a.wav", tmp_path / "x/a.wav", "Hi", "de"),
+        LabelledClip("x/a.wav", tmp_path / "x/a.wav", "Ho", None),
     )
 
 

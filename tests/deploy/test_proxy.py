@@ -11,10 +11,10 @@ import httpx
 import numpy as np
 import pytest
 
-from choral.bench.load import read_samples, write_flac
-from choral.bench.redis_server import free_port
+from choral.bench.clips import read_samples, write_flac
 from command_lines import DEPLOY
 from live_server import LiveServer, running
+from support.redis_server import free_port
 
 ROUTE = "/v1/audio/transcriptions"
 LIMIT_BYTES = 4_000_000

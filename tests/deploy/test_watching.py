@@ -16,10 +16,10 @@ import promql_parser
 import pytest
 import yaml
 
-from choral.bench.redis_server import RedisServer, free_port
 from choral.jobs.metrics import WorkerMetrics
 from command_lines import DEPLOY
 from live_server import LiveServer, running
+from support.redis_server import RedisServer, free_port
 
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "choral.json"
 OF_PROMETHEUS = {"up"}  # names and labels that it adds itself

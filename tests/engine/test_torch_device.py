@@ -15,8 +15,8 @@ MIB = 1 << 20
 PRODUCTS = """
 import os
 import torch
-from choral.bench.serve.tree import memory_bytes
 from choral.engine.torch_device import limit_primitive_cache
+from choral.bench.process_tree import memory_bytes
 from choral.common.malloc import trim_malloc
 
 {first}

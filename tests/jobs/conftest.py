@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import redis
 
-from choral.bench.redis_server import RedisServer
+from support.redis_server import RedisServer
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from choral.bench.redis_server import RedisServer, free_port
 from choral.jobs import Client
+from support.redis_server import RedisServer, free_port
 
 COMMAND = [sys.executable, "-m", "choral.cli.main"]
 PASSWORD = "do-not-show-me"

@@ -14,7 +14,6 @@ import pytest
 import redis as library
 
 from choral import errors
-from choral.bench.redis_server import RedisServer, free_port
 from choral.jobs import AsyncClient, Client, ClientSettings
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.job_queue import PRIORITIES, JobQueue
@@ -22,6 +21,7 @@ from choral.jobs.redis_connection import connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.worker_queue import WorkerQueue
 from choral.types import TranscribeOptions, Transcript
+from support.redis_server import RedisServer, free_port
 
 TRANSCRIPT = Transcript("Hello.", (), "en", None, 1.0)
 PASSWORD = "do-not-show-me"

@@ -15,16 +15,16 @@ import redis as library
 
 import choral
 from audio.prep_faults import decode_with_faults
+from chaos import is_same_transcript
 from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
-from choral.bench.chaos import is_same
-from choral.bench.load import read_samples, write_flac
-from choral.bench.redis_server import RedisServer
+from choral.bench.clips import read_samples, write_flac
 from choral.jobs import Client, ClientSettings, webhook_delivery
 from choral.jobs.webhook_delivery import signature
 from live_worker import SECRET, receiving, wait_until, working
 from local_server import LocalServer, serve
 from remote.test_guard import trickling
+from support.redis_server import RedisServer
 
 LONG_S = 300.0
 
@@ -90,7 +90,7 @@ def test_audio_from_everywhere_gives_what_transcribe_gives(
         ]
         with working(redis_url, model, pool, is_burst=True) as worker:
             worker.join()
-        assert all(is_same(client.result(job_id), expected) for job_id in ids)
+        assert all(is_same_transcript(client.result(job_id), expected) for job_id in ids)
         assert [word.text for word in client.result(ids[2]).words] == [word.text for word in expected.words]
         [delivery] = receiver.deliveries
     told = json.loads(delivery.body)
@@ -184,7 +184,7 @@ def test_poison_hurts_nobody_else(
         ):
             worker.join()
     expected = model.transcribe(clip)
-    assert all(is_same(client.result(job_id), expected) for job_id in good)
+    assert all(is_same_transcript(client.result(job_id), expected) for job_id in good)
     for job_id, (state, said) in poison.items():
         record = client.show(job_id)
         assert (record.state, said in str(record.error)) == (state, True), record.error
@@ -278,7 +278,7 @@ def test_redis_goes_away_and_nothing_is_lost(
         wait_until(lambda: "batch 1: size 1" in caplog.text)  # it is done, and nobody can be told
         end(own_redis)
         wait_until(lambda: client.show(job_id).state == "succeeded")
-        assert is_same(client.result(job_id), model.transcribe(jfk, temperature=0))
+        assert is_same_transcript(client.result(job_id), model.transcribe(jfk, temperature=0))
         assert client.show(job_id).attempts == 1
         wait_until(lambda: "Redis is back after" in caplog.text)
         assert caplog.text.count("trying again until it answers") == caplog.text.count("Redis is back after")

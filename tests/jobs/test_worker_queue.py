@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 import pytest
 import redis as library
 
-from choral.bench.redis_server import RedisServer, free_port
 from choral.errors import FetchFailed, NotAudio
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.job_queue import PRIORITIES, JobQueue
@@ -23,6 +22,7 @@ from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.scripts import SWEEP
 from choral.jobs.worker_queue import StreamEntry, WorkerQueue
 from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
+from support.redis_server import RedisServer, free_port
 
 SEGMENT = Segment(0, 0, 0.0, 2.5, " Äther.", (1, 2), 0.0, -0.25, 1.1, 0.01, (Word(" Äther.", 0.1, 0.5, 0.75),))
 TRANSCRIPT = Transcript(" Äther.", (SEGMENT,), "de", 0.9, 2.5, warnings=("noisy",))

@@ -15,14 +15,14 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from choral.bench.calls import Run
-from choral.bench.load import Request
-from choral.bench.systems.spec import System, SystemSpec
+from choral.bench.clips import AudioFile
+from choral.bench.load_generator import RoundResult
+from choral.bench.systems.spec import PeerConfig, System
 
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    run: Run | None
+    run: RoundResult | None
     peak_bytes: int
 
 
@@ -30,22 +30,22 @@ def main() -> None:
     replies = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
 
-    def answer(run: Run | None) -> None:
+    def answer(run: RoundResult | None) -> None:
         print(json.dumps(dataclasses.asdict(Reply(run, peak_bytes()))), file=replies, flush=True)
 
-    system = open_system(SystemSpec(**json.loads(sys.stdin.readline())))
+    system = open_system(PeerConfig(**json.loads(sys.stdin.readline())))
     answer(None)
     for line in sys.stdin:
         answer(system.run(read_requests(line)))
 
 
-def open_system(spec: SystemSpec) -> System:
+def open_system(spec: PeerConfig) -> System:
     system: System = importlib.import_module(f"choral.bench.systems.{spec.library}").open_system(spec)
     return system
 
 
-def read_requests(line: str) -> Sequence[Request]:
-    return [Request(**fields) for fields in json.loads(line)]
+def read_requests(line: str) -> Sequence[AudioFile]:
+    return [AudioFile(**fields) for fields in json.loads(line)]
 
 
 def peak_bytes() -> int:

@@ -19,14 +19,14 @@ LIBRISPEECH_ENDING = ".trans.txt"
 
 
 @dataclass(frozen=True)
-class Clip:
+class LabelledClip:
     name: str  # its path below the folder
     path: Path
     text: str
     language: str | None  # None: not known
 
 
-def read_corpus(folder: Path) -> tuple[Clip, ...]:
+def read_corpus(folder: Path) -> tuple[LabelledClip, ...]:
     """Every clip with a text, in order of the manifest or of the names."""
     if not folder.is_dir():
         raise AudioNotFound(f"there is no folder {folder}")
@@ -42,13 +42,13 @@ def read_corpus(folder: Path) -> tuple[Clip, ...]:
     return clips
 
 
-def _from_manifest(folder: Path) -> Iterator[Clip]:
+def _from_manifest(folder: Path) -> Iterator[LabelledClip]:
     for number, line in enumerate(_read(folder / MANIFEST).splitlines(), start=1):
         if line.strip():
             yield _manifest_clip(folder, f"{MANIFEST} line {number}", line)
 
 
-def _manifest_clip(folder: Path, where: str, line: str) -> Clip:
+def _manifest_clip(folder: Path, where: str, line: str) -> LabelledClip:
     try:
         entry = json.loads(line)
     except json.JSONDecodeError as error:
@@ -61,20 +61,20 @@ def _manifest_clip(folder: Path, where: str, line: str) -> Clip:
     path = folder / entry["file"]
     if not path.is_file():
         raise AudioNotFound(f"{where} names {entry['file']}, which is not there")
-    return Clip(entry["file"], path, entry["text"], language)
+    return LabelledClip(entry["file"], path, entry["text"], language)
 
 
-def _from_texts(folder: Path) -> Iterator[Clip]:
+def _from_texts(folder: Path) -> Iterator[LabelledClip]:
     for path in folder.rglob("*.txt"):
         if path.name.endswith(LIBRISPEECH_ENDING):
             yield from _librispeech_clips(folder, path)
         else:
             audio = _audio_beside(path.with_suffix(""))
             if audio is not None:
-                yield Clip(str(audio.relative_to(folder)), audio, _read(path), None)
+                yield LabelledClip(str(audio.relative_to(folder)), audio, _read(path), None)
 
 
-def _librispeech_clips(folder: Path, transcripts: Path) -> Iterator[Clip]:
+def _librispeech_clips(folder: Path, transcripts: Path) -> Iterator[LabelledClip]:
     for line in _read(transcripts).splitlines():
         utterance, _, text = line.strip().partition(" ")
         if not utterance:
@@ -82,7 +82,7 @@ def _librispeech_clips(folder: Path, transcripts: Path) -> Iterator[Clip]:
         audio = _audio_beside(transcripts.parent / utterance)
         if audio is None:
             raise AudioNotFound(f"{transcripts} names {utterance}, and there is no audio of that name beside it")
-        yield Clip(str(audio.relative_to(folder)), audio, text, "en")
+        yield LabelledClip(str(audio.relative_to(folder)), audio, text, "en")
 
 
 def _audio_beside(stem: Path) -> Path | None:

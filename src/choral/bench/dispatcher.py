@@ -8,9 +8,9 @@ from concurrent.futures import Future
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from choral.bench.load import Request
+from choral.bench.clips import AudioFile
 
-Serve = Callable[[Sequence[Request]], Iterable[str]]  # texts in the order of the requests, each as it is ready
+Serve = Callable[[Sequence[AudioFile]], Iterable[str]]  # texts in the order of the requests, each as it is ready
 
 
 class Dispatcher:
@@ -18,10 +18,10 @@ class Dispatcher:
 
     def __init__(self, batch_size: int, serve: Serve) -> None:
         self._batch_size, self._serve = batch_size, serve
-        self._waiting: SimpleQueue[tuple[Request, Future[str]]] = SimpleQueue()
+        self._waiting: SimpleQueue[tuple[AudioFile, Future[str]]] = SimpleQueue()
         threading.Thread(target=self._work, name="choral-dispatcher", daemon=True).start()
 
-    def call(self, request: Request) -> str:
+    def call(self, request: AudioFile) -> str:
         answer: Future[str] = Future()
         self._waiting.put((request, answer))
         return answer.result()
@@ -38,7 +38,7 @@ class Dispatcher:
                     if not answer.done():
                         answer.set_exception(error)
 
-    def _next_batch(self) -> list[tuple[Request, Future[str]]]:
+    def _next_batch(self) -> list[tuple[AudioFile, Future[str]]]:
         batch = [self._waiting.get()]
         with suppress(Empty):
             while len(batch) < self._batch_size:

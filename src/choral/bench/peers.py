@@ -12,10 +12,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from choral.bench.corpus import Clip
-from choral.bench.load import read_samples
+from choral.bench.clips import read_samples
+from choral.bench.corpus import LabelledClip
 from choral.bench.systems import faster_whisper_model, openai_whisper
-from choral.bench.wer import Heard, System
+from choral.bench.wer import Recognized, System
 from choral.model.checkpoint import Checkpoint
 from choral.types import TranscribeOptions
 
@@ -30,9 +30,9 @@ class Peers:
 
 
 def choral_system(model: Model, options: TranscribeOptions) -> System:
-    def transcribe(clip: Clip) -> Heard:
+    def transcribe(clip: LabelledClip) -> Recognized:
         transcript = model.transcribe(read_samples(clip.path), _for_clip(options, clip))
-        return Heard(transcript.text, transcript.language)
+        return Recognized(transcript.text, transcript.language)
 
     return System("choral", transcribe)
 
@@ -56,7 +56,7 @@ def find_peers(model: Model, options: TranscribeOptions) -> Peers:
     return peers
 
 
-def _for_clip(options: TranscribeOptions, clip: Clip) -> TranscribeOptions:
+def _for_clip(options: TranscribeOptions, clip: LabelledClip) -> TranscribeOptions:
     return dataclasses.replace(options, language=options.language or clip.language)
 
 
@@ -64,7 +64,7 @@ def _openai_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOpti
     whisper = openai_whisper.make_model(checkpoint, device)
     beam_size = options.beam_size if options.beam_size > 1 else None
 
-    def transcribe(clip: Clip) -> Heard:
+    def transcribe(clip: LabelledClip) -> Recognized:
         result: dict[str, Any] = whisper.transcribe(
             read_samples(clip.path),
             language=_language(options, clip, checkpoint.dims.is_multilingual),
@@ -73,7 +73,7 @@ def _openai_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOpti
             best_of=options.best_of,
             fp16=device != "cpu",
         )
-        return Heard(result["text"], result["language"])
+        return Recognized(result["text"], result["language"])
 
     return System("openai-whisper", transcribe)
 
@@ -82,7 +82,7 @@ def _faster_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOpti
     compute_type = "float32" if device == "cpu" else "float16"
     model = faster_whisper_model.make_model(checkpoint, device, compute_type)
 
-    def transcribe(clip: Clip) -> Heard:
+    def transcribe(clip: LabelledClip) -> Recognized:
         segments, info = model.transcribe(
             read_samples(clip.path),
             language=_language(options, clip, model.model.is_multilingual),
@@ -90,11 +90,11 @@ def _faster_whisper(checkpoint: Checkpoint, device: str, options: TranscribeOpti
             beam_size=options.beam_size,
             best_of=options.best_of,
         )
-        return Heard("".join(segment.text for segment in segments), info.language)
+        return Recognized("".join(segment.text for segment in segments), info.language)
 
     return System("faster-whisper", transcribe)
 
 
-def _language(options: TranscribeOptions, clip: Clip, is_multilingual: bool) -> str | None:
+def _language(options: TranscribeOptions, clip: LabelledClip, is_multilingual: bool) -> str | None:
     """An English-only model is not asked for other languages: its peers would warn or fail."""
     return (options.language or clip.language) if is_multilingual else "en"

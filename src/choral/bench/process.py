@@ -12,22 +12,22 @@ import tempfile
 from collections.abc import Sequence
 from typing import Any
 
-from choral.bench.calls import Run, Stages
-from choral.bench.load import Request
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.clips import AudioFile
+from choral.bench.load_generator import RoundResult, Stages
+from choral.bench.systems.spec import PeerConfig
 from choral.errors import EngineError
 
 CLOSING_S = 10
 
 
-class SystemFailed(EngineError):
+class PeerFailed(EngineError):
     """This system could not be opened or run here; the text is the last thing it said."""
 
 
-class SystemProcess:
+class PeerProcess:
     """Opens the system and waits until it is ready; with several of them, only one at a time has work."""
 
-    def __init__(self, spec: SystemSpec) -> None:
+    def __init__(self, spec: PeerConfig) -> None:
         self.spec = spec
         self.peak_bytes = 0
         self._said = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115 (closed with the process)
@@ -46,10 +46,10 @@ class SystemProcess:
             self.close()
             raise
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         fields = self._ask([dataclasses.asdict(request) for request in requests])
         stages = fields["stages"]
-        return Run(
+        return RoundResult(
             texts=tuple(fields["texts"]),
             latencies_s=tuple(fields["latencies_s"]),
             wall_s=fields["wall_s"],
@@ -79,10 +79,10 @@ class SystemProcess:
             self._process.stdin.write(json.dumps(question) + "\n")
             self._process.stdin.flush()
         except BrokenPipeError as error:
-            raise SystemFailed(self._last_words()) from error
+            raise PeerFailed(self._last_words()) from error
         line = self._process.stdout.readline()
         if not line:
-            raise SystemFailed(self._last_words())
+            raise PeerFailed(self._last_words())
         reply = json.loads(line)
         self.peak_bytes = reply["peak_bytes"]
         return reply["run"]

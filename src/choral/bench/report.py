@@ -1,59 +1,107 @@
-"""What benchmarks share when they tell what they found: bars for the terminal, and the last line, JSON.
-
-`bars` draws in plain text and needs no terminal. `json_line` adds where it was measured: machine, package versions,
-and the commit where Choral runs from a checkout. `verdict` words a bar that was set: what was wanted and whether it
-holds.
-"""
+"""What benchmarks print at the end: bars, verdicts, and a last line of JSON with the machine, versions and commit."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import math
+import os
+import platform
 import subprocess
 from collections.abc import Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import choral
-from choral.bench.machine import this_machine
 
 BAR_WIDTH = 40
 EIGHTHS = "▏▎▍▌▋▊▉█"
+PACKAGES = (
+    "choral",
+    "numpy",
+    "av",
+    "onnxruntime",
+    "torch",
+    "ctranslate2",
+    "openai-whisper",
+    "faster-whisper",
+    "transformers",
+    "pywhispercpp",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    cpu: str
+    n_cpus: int
+    versions: dict[str, str]
+
+
+def this_machine() -> Machine:
+    return Machine(cpu=_cpu_name(), n_cpus=os.cpu_count() or 1, versions=_versions())
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())
+
+
+def _versions() -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            versions[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return versions
 
 
 def bars(rows: Sequence[tuple[str, float, str]]) -> str:
-    """A bar a row, the largest value over the full width: `(name, value, how the value is shown)`."""
+    """A text bar for each `(name, value, label)`; the largest value takes the full width."""
     name_width = max((len(name) for name, _, _ in rows), default=0)
     largest = max((value for _, value, _ in rows if math.isfinite(value)), default=0.0)
-    lines = [f"{name:<{name_width}}  {bar(value, largest):<{BAR_WIDTH}}  {shown}" for name, value, shown in rows]
+    lines = [f"{name:<{name_width}}  {bar(value, largest):<{BAR_WIDTH}}  {label}" for name, value, label in rows]
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-def bar(value: float, largest: float, width: int = BAR_WIDTH) -> str:
-    """A bar in eighths of a character; whatever is above nothing is seen."""
+def bar(value: float, largest: float) -> str:
+    """Drawn in eighths of a character; any value above zero shows at least one."""
     if not (largest > 0 and value > 0):
         return ""
-    n_eighths = max(1, round(min(value / largest, 1.0) * width * 8))
+    n_eighths = max(1, round(min(value / largest, 1.0) * BAR_WIDTH * 8))
     full, rest = divmod(n_eighths, 8)
     return EIGHTHS[-1] * full + (EIGHTHS[rest - 1] if rest else "")
 
 
+def verdict(name: str, *, holds: bool | None) -> str:
+    """One line that says whether a target holds; None: this run does not measure it."""
+    return f"{name}: {'not measured here' if holds is None else 'yes' if holds else 'no'}\n"
+
+
+def verdicts(targets: Sequence[tuple[str, bool | None]]) -> str:
+    return "".join(verdict(name, holds=holds) for name, holds in targets)
+
+
 def json_line(benchmark: str, fields: Mapping[str, Any]) -> str:
-    """One line without its end; values that are not finite become null."""
-    facts = {"machine": dataclasses.asdict(this_machine()), "commit": commit()}
-    return json.dumps(plain({"benchmark": benchmark, **fields, **facts}), ensure_ascii=False, allow_nan=False)
+    """One line without a line break; values that are not finite become null."""
+    context = {"machine": dataclasses.asdict(this_machine()), "commit": commit()}
+    return json.dumps(to_json({"benchmark": benchmark, **fields, **context}), ensure_ascii=False, allow_nan=False)
 
 
-def plain(value: Any) -> Any:
-    """What JSON can say: dataclasses as objects, numbers to six figures."""
+def to_json(value: Any) -> Any:
+    """Dataclasses as objects, floats rounded to six significant digits."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     match value:
         case Mapping():
-            return {str(key): plain(own) for key, own in value.items()}
+            return {str(key): to_json(item) for key, item in value.items()}
         case list() | tuple():
-            return [plain(own) for own in value]
+            return [to_json(item) for item in value]
         case float():
             return float(f"{value:.6g}") if math.isfinite(value) else None
         case Path():
@@ -62,23 +110,18 @@ def plain(value: Any) -> Any:
             return value
 
 
-def verdict(name: str, *, holds: bool | None) -> str:
-    """A bar and whether it holds; None: this run cannot tell."""
-    return f"{name}: {'not measured here' if holds is None else 'yes' if holds else 'no'}\n"
-
-
 def commit() -> str | None:
-    """Of the checkout that runs, "-changed" at its end where files differ from it; None for an installed package."""
+    """The commit of this checkout, with "-changed" if the package differs from it; None for an installed package."""
     package = Path(choral.__file__).resolve().parent
     root = package.parent.parent
     if not (root / ".git").exists():
         return None
     try:
-        found = git(root, "rev-parse", "--short=12", "HEAD")
-        return found + ("-changed" if git(root, "status", "--porcelain", "--", str(package)) else "")
+        head = _git(root, "rev-parse", "--short=12", "HEAD")
+        return head + ("-changed" if _git(root, "status", "--porcelain", "--", str(package)) else "")
     except (OSError, subprocess.CalledProcessError):
         return None
 
 
-def git(root: Path, *arguments: str) -> str:
+def _git(root: Path, *arguments: str) -> str:
     return subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=True).stdout.strip()

@@ -13,17 +13,17 @@ from pathlib import Path
 
 import numpy as np
 
-from choral.bench.calls import Stages
-from choral.bench.contest import Contest, Standing
-from choral.bench.load import Sound
+from choral.bench.clips import AudioClip
+from choral.bench.load_generator import Stages
 from choral.bench.report import bars
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.round_robin import PeerResult, RoundRobin
+from choral.bench.systems.spec import PeerConfig
 
 MICRO_BATCH, STATIC_BATCH = 6, 16
 
 
 @dataclass(frozen=True)
-class Plan:
+class StrategySettings:
     model: Path
     device: str
     compute_type: str
@@ -59,7 +59,7 @@ class StrategyReport:
     notes: tuple[str, ...]
 
 
-def strategies(plan: Plan) -> list[SystemSpec]:
+def strategies(plan: StrategySettings) -> list[PeerConfig]:
     n_copies = max(2, plan.threads)
     return [
         served(plan, "one request after another", "lock"),
@@ -76,8 +76,8 @@ def strategies(plan: Plan) -> list[SystemSpec]:
     ]
 
 
-def served(plan: Plan, name: str, strategy: str, batch_size: int = 0, n_workers: int = 1) -> SystemSpec:
-    return SystemSpec(
+def served(plan: StrategySettings, name: str, strategy: str, batch_size: int = 0, n_workers: int = 1) -> PeerConfig:
+    return PeerConfig(
         family=name,
         setting="",
         library="ctranslate2_whisper",
@@ -93,9 +93,9 @@ def served(plan: Plan, name: str, strategy: str, batch_size: int = 0, n_workers:
     )
 
 
-def choral(plan: Plan, engine: str) -> SystemSpec:
+def choral(plan: StrategySettings, engine: str) -> PeerConfig:
     manner = "continuous" if engine == "torch" else "shared batches"
-    return SystemSpec(
+    return PeerConfig(
         family=f"Choral, {manner} ({engine})",
         setting="",
         library="choral_engine",
@@ -109,12 +109,12 @@ def choral(plan: Plan, engine: str) -> SystemSpec:
     )
 
 
-def measure(plan: Plan, sounds: Sequence[Sound], contest: Contest, n_rounds: int) -> StrategyReport:
+def measure(plan: StrategySettings, sounds: Sequence[AudioClip], contest: RoundRobin, n_rounds: int) -> StrategyReport:
     standings = contest.compete(strategies(plan), sounds, n_rounds)
     return StrategyReport(tuple(row_of(standing) for standing in standings), tuple(contest.notes))
 
 
-def row_of(standing: Standing) -> StrategyRow:
+def row_of(standing: PeerResult) -> StrategyRow:
     """Medians of the rounds; latencies of all of them together."""
     latencies_s = [latency_s for run in standing.runs for latency_s in run.latencies_s]
     idle = [run.idle_share for run in standing.runs if run.idle_share is not None]

@@ -1,8 +1,7 @@
-"""What an engine did and when: recorded step by step, and written in Chrome's trace format.
+"""A trace of an engine: its steps, and which window used which slots when, in Chrome's trace format.
 
-`Recorder` is for `Engine.observe`. A `Trace` has the engine's steps, and the stays: which window sat in which slot,
-from the step that gave it its place to the last it took part in. Open the file in Perfetto or chrome://tracing: a row
-for the steps, a row a slot, and how many windows wait and are decoded.
+Pass a `Recorder` to `Engine.observe`. Open the file in Perfetto or chrome://tracing: a row for the steps, a row for
+each slot, and counters of waiting windows and decoded rows.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class TracedStep:
 
 
 @dataclass(frozen=True)
-class Stay:
+class SlotUse:
     """One window's time in its places."""
 
     caller: int  # counted from 1, by their first step
@@ -43,10 +42,10 @@ class Stay:
 
 
 @dataclass(frozen=True)
-class Trace:
+class EngineTrace:
     n_slots: int
     steps: tuple[TracedStep, ...]
-    stays: tuple[Stay, ...]  # in order of their start
+    slot_uses: tuple[SlotUse, ...]  # in order of their start
 
     @property
     def duration_s(self) -> float:
@@ -54,7 +53,7 @@ class Trace:
 
 
 @dataclass
-class _Visit:
+class _OpenSlotUse:
     caller: int
     number: int
     slots: tuple[int, ...]
@@ -70,7 +69,7 @@ class Recorder:
     def __init__(self, n_slots: int) -> None:
         self._n_slots = n_slots
         self._steps: list[TracedStep] = []
-        self._visits: dict[WindowTask, _Visit] = {}
+        self._visits: dict[WindowTask, _OpenSlotUse] = {}
         self._windows_of: dict[object, list[WindowTask]] = {}  # by caller, in order of their first step
         self._origin_s: float | None = None
 
@@ -97,7 +96,7 @@ class Recorder:
             tasks = self._windows_of.setdefault(task.caller, [])
             tasks.append(task)
             caller = self._visits[tasks[0]].caller if len(tasks) > 1 else len(self._windows_of)
-            self._visits[task] = _Visit(caller, len(tasks), task.slots, traced.start_s, traced.stop_s)
+            self._visits[task] = _OpenSlotUse(caller, len(tasks), task.slots, traced.start_s, traced.stop_s)
         visit = self._visits[task]
         visit.stop_s = traced.stop_s
         if isinstance(step, Encode):
@@ -105,46 +104,48 @@ class Recorder:
         elif isinstance(step, Prefill | Decode) and visit.begun_s is None:
             visit.begun_s = traced.stop_s
 
-    def trace(self) -> Trace:
+    def trace(self) -> EngineTrace:
         """Windows that were given up before they began are left out, and so are those that need no place."""
-        stays = [
-            Stay(visit.caller, visit.number, visit.slots, visit.start_s, visit.encoded_s, visit.begun_s, visit.stop_s)
+        slot_uses = [
+            SlotUse(
+                visit.caller, visit.number, visit.slots, visit.start_s, visit.encoded_s, visit.begun_s, visit.stop_s
+            )
             for visit in self._visits.values()
             if visit.slots and visit.begun_s is not None
         ]
-        return Trace(self._n_slots, tuple(self._steps), tuple(sorted(stays, key=lambda stay: stay.start_s)))
+        return EngineTrace(self._n_slots, tuple(self._steps), tuple(sorted(slot_uses, key=lambda use: use.start_s)))
 
 
-def chrome_trace(trace: Trace) -> str:
+def chrome_trace(trace: EngineTrace) -> str:
     events = [*_names(trace), *_step_events(trace), *_slot_events(trace), *_counters(trace)]
     return json.dumps({"displayTimeUnit": "ms", "traceEvents": events}, separators=(",", ":")) + "\n"
 
 
-def _names(trace: Trace) -> Iterator[dict[str, Any]]:
+def _names(trace: EngineTrace) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "pid": 1, "name": "process_name", "args": {"name": "choral"}}
-    used = sorted({slot for stay in trace.stays for slot in stay.slots})
+    used = sorted({slot for use in trace.slot_uses for slot in use.slots})
     for row, name in [(ENGINE_ROW, "engine: steps"), *((FIRST_SLOT_ROW + slot, f"slot {slot}") for slot in used)]:
         yield {"ph": "M", "pid": 1, "tid": row, "name": "thread_name", "args": {"name": name}}
         yield {"ph": "M", "pid": 1, "tid": row, "name": "thread_sort_index", "args": {"sort_index": row}}
 
 
-def _step_events(trace: Trace) -> Iterator[dict[str, Any]]:
+def _step_events(trace: EngineTrace) -> Iterator[dict[str, Any]]:
     for step in trace.steps:
         counts = {"windows": step.n_windows, "rows": step.n_rows, "scheduling_us": round(step.scheduling_s * 1e6, 1)}
         yield _slice(ENGINE_ROW, step.kind, "step", step.start_s, step.stop_s, counts)
 
 
-def _slot_events(trace: Trace) -> Iterator[dict[str, Any]]:
-    for stay in trace.stays:
-        whose = {"caller": stay.caller, "window": stay.number}
-        for slot in stay.slots:
+def _slot_events(trace: EngineTrace) -> Iterator[dict[str, Any]]:
+    for use in trace.slot_uses:
+        whose = {"caller": use.caller, "window": use.number}
+        for slot in use.slots:
             row = FIRST_SLOT_ROW + slot
-            yield _slice(row, f"caller {stay.caller}, window {stay.number}", "window", stay.start_s, stay.stop_s, whose)
-            if stay.encoded_s is not None:
-                yield _slice(row, "encode", "phase", *stay.encoded_s, {})
+            yield _slice(row, f"caller {use.caller}, window {use.number}", "window", use.start_s, use.stop_s, whose)
+            if use.encoded_s is not None:
+                yield _slice(row, "encode", "phase", *use.encoded_s, {})
 
 
-def _counters(trace: Trace) -> Iterator[dict[str, Any]]:
+def _counters(trace: EngineTrace) -> Iterator[dict[str, Any]]:
     for step in trace.steps:
         yield _count("waiting", step.start_s, step.n_waiting)
         if step.kind == "Decode":

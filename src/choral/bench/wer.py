@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from choral.bench.corpus import Clip
-from choral.bench.machine import this_machine
+from choral.bench.corpus import LabelledClip
+from choral.bench.report import this_machine
 from choral.errors import MissingDependency
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue", "bo", "km"})
@@ -22,7 +22,7 @@ Normalise = Callable[[str], str]
 
 
 @dataclass(frozen=True)
-class Heard:
+class Recognized:
     text: str
     language: str
 
@@ -32,7 +32,7 @@ class System:
     """Something that turns a clip into text: Choral or a peer."""
 
     name: str
-    transcribe: Callable[[Clip], Heard]
+    transcribe: Callable[[LabelledClip], Recognized]
 
 
 @dataclass(frozen=True)
@@ -50,11 +50,11 @@ class Score:
 
 
 @dataclass
-class Report:
+class WerReport:
     """The scores of every system on every clip, in the order of the clips."""
 
     model: str
-    clips: tuple[Clip, ...]
+    clips: tuple[LabelledClip, ...]
     scores: dict[str, list[Score]] = field(default_factory=dict)
     spent_s: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -79,14 +79,14 @@ class Report:
 
 def measure(
     model: str,
-    clips: Sequence[Clip],
+    clips: Sequence[LabelledClip],
     systems: Sequence[System],
     notes: Sequence[str] = (),
-    on_clip: Callable[[Clip, Mapping[str, Score]], None] = lambda clip, scores: None,
-) -> Report:
+    on_clip: Callable[[LabelledClip, Mapping[str, Score]], None] = lambda clip, scores: None,
+) -> WerReport:
     """Each clip through each system; a clip without a known language is normalised as the first system heard it."""
     assert systems
-    report = Report(model, tuple(clips), notes=list(notes))
+    report = WerReport(model, tuple(clips), notes=list(notes))
     for system in systems:
         report.scores[system.name] = []
         report.spent_s[system.name] = 0.0

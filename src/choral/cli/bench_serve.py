@@ -20,7 +20,7 @@ from choral.cli.shared_flags import add_machine_flags, engine_settings, machine_
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
-    from choral.bench.serve.load import Subjects
+    from choral.bench.serve_load import ServeTargets
 
 DESCRIPTION = """\
 Requests to a real server, from so many callers at once, and the same requests through an engine without
@@ -84,9 +84,9 @@ def duration_s(given: str) -> float:
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
-    from choral.bench.serve.tree import require_proc
+    from choral.bench.process_tree import require_linux
 
-    require_proc()
+    require_linux()
     require_counts(arguments, requests=1, rounds=1, clients=1)
     concurrency = counts(arguments.concurrency)
     if arguments.url is not None and arguments.soak is not None:
@@ -109,42 +109,42 @@ def counts(given: str) -> tuple[int, ...]:
 
 
 def run_load(arguments: argparse.Namespace, concurrency: tuple[int, ...], folder: Path) -> int:
-    from choral.bench.load import short_sounds
+    from choral.bench import serve_load
+    from choral.bench.clips import short_clips
     from choral.bench.report import json_line
-    from choral.bench.serve import load
 
     clips = any_clips(arguments.folder, arguments.quiet)
-    sounds = short_sounds(clips, len(clips))
-    plan = load.Plan(concurrency, arguments.requests, arguments.rounds)
+    sounds = short_clips(clips, len(clips))
+    plan = serve_load.LoadSettings(concurrency, arguments.requests, arguments.rounds)
     with subjects_of(arguments, folder) as subjects:
-        levels = load.measure(plan, sounds, subjects, folder, teller(arguments))
-    write_stdout(load_table(levels) + told_verdicts(load.verdicts(levels)))
+        levels = serve_load.measure(plan, sounds, subjects, folder, teller(arguments))
+    write_stdout(load_table(levels) + told_verdicts(serve_load.verdicts(levels)))
     write_stdout(json_line("serve", {"plan": plan, "levels": levels}) + "\n")
     return 1 if any(level.server.failures for level in levels) else 0
 
 
 @contextmanager
-def subjects_of(arguments: argparse.Namespace, folder: Path) -> Iterator[Subjects]:
+def subjects_of(arguments: argparse.Namespace, folder: Path) -> Iterator[ServeTargets]:
     """A server and an engine with the same flags; or a server that is there already."""
-    from choral.bench.serve.ends import End, EndSpec
-    from choral.bench.serve.load import Subjects
-    from choral.bench.serve.server_process import ServerProcess
+    from choral.bench.endpoints import Endpoint, EndpointSpec
+    from choral.bench.serve_load import ServeTargets
+    from choral.bench.server_process import ServerProcess
 
     with ExitStack() as stack:
         if arguments.url is not None:
-            callers = stack.enter_context(closing(End(EndSpec(arguments.url))))
-            yield Subjects(arguments.url, None, callers, None)
+            callers = stack.enter_context(closing(Endpoint(EndpointSpec(arguments.url))))
+            yield ServeTargets(arguments.url, None, callers, None)
             return
         settings = engine_settings(arguments)
         model = resolve_model(arguments.model, pick_device(settings), arguments.quiet)
-        program = "choral.bench.serve.idle_server" if arguments.no_model else "choral"
+        program = "choral.bench.idle_server" if arguments.no_model else "choral"
         server = stack.enter_context(ServerProcess(server_flags(arguments), folder, program))
-        callers = stack.enter_context(closing(End(EndSpec(server.url))))
+        callers = stack.enter_context(closing(Endpoint(EndpointSpec(server.url))))
         if arguments.no_model:
-            yield Subjects(server.url, server.pid, callers, None)
+            yield ServeTargets(server.url, server.pid, callers, None)
             return
-        engine = stack.enter_context(closing(End(EndSpec(None, str(model), dataclasses.asdict(settings)))))
-        yield Subjects(server.url, server.pid, callers, engine)
+        engine = stack.enter_context(closing(Endpoint(EndpointSpec(None, str(model), dataclasses.asdict(settings)))))
+        yield ServeTargets(server.url, server.pid, callers, engine)
 
 
 def server_flags(arguments: argparse.Namespace) -> list[str]:
@@ -154,14 +154,14 @@ def server_flags(arguments: argparse.Namespace) -> list[str]:
 
 
 def run_soak(arguments: argparse.Namespace, folder: Path) -> int:
-    from choral.bench.load import short_sounds
+    from choral.bench import soak
+    from choral.bench.clips import short_clips
     from choral.bench.report import json_line
-    from choral.bench.serve import soak
-    from choral.bench.serve.server_process import ServerProcess
+    from choral.bench.server_process import ServerProcess
 
     clips = any_clips(arguments.folder, arguments.quiet)
-    sounds = short_sounds(clips, len(clips))
-    plan = soak.Plan(arguments.soak, arguments.clients)
+    sounds = short_clips(clips, len(clips))
+    plan = soak.SoakSettings(arguments.soak, arguments.clients)
     with ServerProcess(server_flags(arguments), folder) as server:
         report = soak.measure(plan, sounds, server, folder, teller(arguments))
     write_stdout(soak_table(report) + told_verdicts(report.verdicts()))

@@ -9,14 +9,14 @@ from choral.bench.report import verdict
 from choral.cli.console import aligned
 
 if TYPE_CHECKING:
-    from choral.bench.serve.load import Level, Side
-    from choral.bench.serve.soak import Report
+    from choral.bench.serve_load import ConcurrencyResult, SideResult
+    from choral.bench.soak import SoakReport
 
 SIDE = ("requests/s", "audio s/s", "p50 s", "p95 s", "p99 s", "cpu s", "failed")
 FAILURES_TOLD = 5
 
 
-def load_table(levels: Sequence[Level]) -> str:
+def load_table(levels: Sequence[ConcurrencyResult]) -> str:
     first, live = "first text p50, p95 s", "/health/live p50, p99 ms"
     rows: list[tuple[str, ...]] = [("callers", "", *SIDE, first, live)]
     for level in levels:
@@ -30,13 +30,13 @@ def load_table(levels: Sequence[Level]) -> str:
     return aligned(rows, numbers=(0, *range(2, len(rows[0])))) + "\n" + _beside(levels) + late + _failures(levels)
 
 
-def _side(side: Side) -> tuple[str, ...]:
+def _side(side: SideResult) -> tuple[str, ...]:
     cpu = "" if side.cpu_s is None else f"{side.cpu_s:.0f}"
     seconds = (f"{value:.2f}" for value in (side.p50_s, side.p95_s, side.p99_s))
     return (f"{side.requests_per_s:.2f}", f"{side.audio_s_per_s:.0f}", *seconds, cpu, str(len(side.failures)))
 
 
-def _beside(levels: Sequence[Level]) -> str:
+def _beside(levels: Sequence[ConcurrencyResult]) -> str:
     told = ""
     for level in levels:
         if level.share is not None:
@@ -48,12 +48,12 @@ def _beside(levels: Sequence[Level]) -> str:
     return told
 
 
-def _failures(levels: Sequence[Level]) -> str:
+def _failures(levels: Sequence[ConcurrencyResult]) -> str:
     failures = [failure for level in levels for failure in level.server.failures]
     return "".join(f"failed: {failure}\n" for failure in failures[:FAILURES_TOLD])
 
 
-def soak_table(report: Report) -> str:
+def soak_table(report: SoakReport) -> str:
     rows: list[tuple[str, ...]] = [("s", "MB", "open files", "temporary", "answered", "left", "refused", "failed")]
     for sample in (report.idle_before, *report.samples, report.idle_after):
         tally = sample.tally

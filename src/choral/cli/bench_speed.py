@@ -18,10 +18,10 @@ from choral.config import EngineSettings
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
-    from choral.bench.corpus import Clip
-    from choral.bench.entrants import Setup
-    from choral.bench.load import Sound
-    from choral.bench.speed import LoadReport
+    from choral.bench.clips import AudioClip
+    from choral.bench.corpus import LabelledClip
+    from choral.bench.peer_configs import PeerSetup
+    from choral.bench.peer_report import LoadReport
 
 PEERS_DESCRIPTION = """\
 Speed, word error rate and memory of Choral and of the other Whisper libraries that are installed: the
@@ -70,8 +70,8 @@ def add_peers(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run_peers(arguments: argparse.Namespace) -> int:
-    from choral.bench import speed, wer
-    from choral.bench.entrants import versions
+    from choral.bench import peer_report, wer
+    from choral.bench.peer_configs import versions
     from choral.bench.report import json_line
 
     require_counts(arguments, callers=0, rounds=1, limit=1)
@@ -80,44 +80,46 @@ def run_peers(arguments: argparse.Namespace) -> int:
     setup = make_setup(arguments)
     short = measure_short(arguments, setup, clips) if arguments.callers else None
     long = measure_long(arguments, setup, clips) if arguments.long != "0" else None
-    bars = speed.check_bars(short, long)
+    bars = peer_report.check_bars(short, long)
     write_stdout(f"{versions()}\n\n" + "".join(str(bar) for bar in bars))
     fields = {"model": setup.model, "threads": setup.threads, "timestamps": setup.timestamps}
     write_stdout(json_line("peers", {**fields, "short": short, "long": long, "bars": bars}) + "\n")
     return 0
 
 
-def measure_short(arguments: argparse.Namespace, setup: Setup, clips: Sequence[Clip]) -> LoadReport:
-    from choral.bench.load import short_sounds
-    from choral.bench.speed import MOST_HEAT_REQUESTS
+def measure_short(arguments: argparse.Namespace, setup: PeerSetup, clips: Sequence[LabelledClip]) -> LoadReport:
+    from choral.bench.clips import short_clips
+    from choral.bench.peer_report import MOST_HEAT_REQUESTS
 
-    sounds = short_sounds(clips, arguments.callers)
+    sounds = short_clips(clips, arguments.callers)
     return measure(arguments, setup, sounds, sounds[:MOST_HEAT_REQUESTS])
 
 
-def measure_long(arguments: argparse.Namespace, setup: Setup, clips: Sequence[Clip]) -> LoadReport:
+def measure_long(arguments: argparse.Namespace, setup: PeerSetup, clips: Sequence[LabelledClip]) -> LoadReport:
     from dataclasses import replace
 
-    from choral.bench.load import Sound, joined, read_samples, short_sounds
+    from choral.bench.clips import AudioClip, join_clips, read_samples, short_clips
 
-    pieces = short_sounds(clips, len(clips))
-    heat = joined(pieces, HEAT_LONG_S)
+    pieces = short_clips(clips, len(clips))
+    heat = join_clips(pieces, HEAT_LONG_S)
     try:
-        whole = joined(pieces, float(arguments.long))
+        whole = join_clips(pieces, float(arguments.long))
     except ValueError:
         text = Path(arguments.long).with_suffix(".txt")
         said = text.read_text(encoding="utf-8-sig") if text.is_file() else None
-        whole = Sound(read_samples(Path(arguments.long)), said, clips[0].language)
+        whole = AudioClip(read_samples(Path(arguments.long)), said, clips[0].language)
     return measure(arguments, replace(setup, is_long=True, n_callers=1), [whole], [heat])
 
 
-def measure(arguments: argparse.Namespace, setup: Setup, sounds: Sequence[Sound], heat: Sequence[Sound]) -> LoadReport:
-    from choral.bench.contest import Contest
-    from choral.bench.speed import chart, measure_load
+def measure(
+    arguments: argparse.Namespace, setup: PeerSetup, sounds: Sequence[AudioClip], heat: Sequence[AudioClip]
+) -> LoadReport:
+    from choral.bench.peer_report import chart, measure_load
+    from choral.bench.round_robin import RoundRobin
 
     wanted = tuple(name.strip() for name in (arguments.systems or "").split(","))
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder:
-        contest = Contest(Path(folder), tell=(lambda line: None) if arguments.quiet else message)
+        contest = RoundRobin(Path(folder), tell=(lambda line: None) if arguments.quiet else message)
         report = measure_load(setup, sounds, heat, contest, arguments.rounds, lambda name: name.startswith(wanted))
     write_stdout(chart(report) + "\n")
     return report
@@ -130,8 +132,8 @@ def require_counts(arguments: argparse.Namespace, **least: int) -> None:
             raise UsageError(f"{name} must be a whole number from {lowest} up")
 
 
-def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequence[Clip]:
-    from choral.bench.corpus import Clip, read_corpus
+def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequence[LabelledClip]:
+    from choral.bench.corpus import LabelledClip, read_corpus
 
     if folder is not None:
         return read_corpus(folder)[:limit]
@@ -139,16 +141,16 @@ def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequen
 
     with download_bar("fetching real speech", is_quiet=is_quiet) as on_download:
         samples = librivox(on_progress=on_download)
-    return [Clip(sample.path.name, sample.path, sample.text, sample.language) for sample in samples][:limit]
+    return [LabelledClip(sample.path.name, sample.path, sample.text, sample.language) for sample in samples][:limit]
 
 
-def make_setup(arguments: argparse.Namespace) -> Setup:
-    from choral.bench.entrants import Setup
+def make_setup(arguments: argparse.Namespace) -> PeerSetup:
+    from choral.bench.peer_configs import PeerSetup
 
     settings = engine_settings(arguments)
     device = pick_device(settings)
     usual = ("float32", "int8") if device == "cpu" else ("float16", "int8")
-    return Setup(
+    return PeerSetup(
         model=resolve_model(arguments.model, device, arguments.quiet),
         device=device,
         threads=settings.threads or os.cpu_count() or 1,

@@ -17,8 +17,8 @@ from choral.cli.shared_flags import add_machine_flags, engine_settings
 from choral.errors import AudioNotFound
 
 if TYPE_CHECKING:
-    from choral.bench.corpus import Clip
-    from choral.bench.strategies import Plan, StrategyReport
+    from choral.bench.corpus import LabelledClip
+    from choral.bench.strategies import StrategyReport, StrategySettings
 
 DESCRIPTION = """\
 Ways to serve many callers with one Whisper model, measured on this machine: one request after another,
@@ -52,20 +52,20 @@ def run_strategies(arguments: argparse.Namespace) -> int:
     from dataclasses import replace
 
     from choral.bench import plot, strategies
-    from choral.bench.contest import Contest
-    from choral.bench.load import short_sounds
+    from choral.bench.clips import short_clips
     from choral.bench.report import json_line
+    from choral.bench.round_robin import RoundRobin
     from choral.model.languages import to_code
 
     require_counts(arguments, requests=1, callers=1, rounds=1)
     if arguments.plot is not None:
         plot.require_plot(arguments.plot)
     language = to_code(arguments.language)
-    found = short_sounds(any_clips(arguments.folder, arguments.quiet), arguments.requests)
+    found = short_clips(any_clips(arguments.folder, arguments.quiet), arguments.requests)
     sounds = [replace(sound, language=language) for sound in found]
     plan = make_plan(arguments)
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder:
-        contest = Contest(Path(folder), tell=(lambda line: None) if arguments.quiet else message)
+        contest = RoundRobin(Path(folder), tell=(lambda line: None) if arguments.quiet else message)
         report = strategies.measure(plan, sounds, contest, arguments.rounds)
     write_stdout(shown(plan, len(sounds), report))
     if arguments.plot is not None:
@@ -76,25 +76,25 @@ def run_strategies(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def any_clips(folder: Path | None, is_quiet: bool) -> Sequence[Clip]:
+def any_clips(folder: Path | None, is_quiet: bool) -> Sequence[LabelledClip]:
     """All audio in the folder: texts are not needed here."""
-    from choral.bench.corpus import Clip
+    from choral.bench.corpus import LabelledClip
 
     if folder is None:
         return find_clips(None, None, is_quiet)
     if not folder.is_dir():
         raise AudioNotFound(f"there is no folder {folder}")
     found = [Path(item.source) for item in expand([str(folder)]).found]
-    return [Clip(path.name, path, "", None) for path in found]
+    return [LabelledClip(path.name, path, "", None) for path in found]
 
 
-def make_plan(arguments: argparse.Namespace) -> Plan:
-    from choral.bench.strategies import Plan
+def make_plan(arguments: argparse.Namespace) -> StrategySettings:
+    from choral.bench.strategies import StrategySettings
 
     settings = engine_settings(arguments)
     device = pick_device(settings)
     usual = "float32" if device == "cpu" else "float16"
-    return Plan(
+    return StrategySettings(
         model=resolve_model(arguments.model, device, arguments.quiet),
         device=device,
         compute_type=usual if settings.compute_type == "auto" else settings.compute_type,
@@ -104,14 +104,14 @@ def make_plan(arguments: argparse.Namespace) -> Plan:
     )
 
 
-def heading(plan: Plan, n_requests: int) -> str:
+def heading(plan: StrategySettings, n_requests: int) -> str:
     return (
         f"{n_requests} requests from {plan.n_callers} callers, {plan.model.name} in {plan.compute_type} "
         f"on {plan.device}, {plan.threads} threads"
     )
 
 
-def shown(plan: Plan, n_requests: int, report: StrategyReport) -> str:
+def shown(plan: StrategySettings, n_requests: int, report: StrategyReport) -> str:
     from choral.bench.strategies import cells, chart
 
     table = aligned(cells(report), numbers=range(1, len(cells(report)[0])))

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from choral.bench.machine import this_machine
+from choral.bench.report import this_machine
 from choral.cli.console import format_size
 from choral.cli.doctor_findings import Finding, Section, State, first_line
 from choral.errors import StorageError

@@ -9,15 +9,15 @@ import httpx
 import pytest
 
 import choral
-from choral.bench.web_end import WebEnd
 from live_server import LiveServer, running
+from support.http_stub import HttpStub
 
 SECRET = "s3cret"
 
 
 @pytest.fixture(scope="session")
-def web_end() -> Iterator[WebEnd]:
-    with WebEnd(SECRET) as end:
+def http_stub() -> Iterator[HttpStub]:
+    with HttpStub(SECRET) as end:
         yield end
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import numpy as np
 
-from choral.bench.load import read_samples, write_flac
+from choral.bench.clips import read_samples, write_flac
 
 LIMIT_S = 120.0
 

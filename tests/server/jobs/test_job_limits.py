@@ -12,10 +12,10 @@ from pathlib import Path
 import httpx
 import pytest
 
-from choral.bench.redis_server import RedisServer
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_calls import submit, wait_for
 from live_server import LiveServer
+from support.redis_server import RedisServer
 
 ROUTE = "/v1/audio/transcriptions"
 JFK_S = 11.0

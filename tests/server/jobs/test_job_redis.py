@@ -11,10 +11,10 @@ import httpx
 import pytest
 
 import choral
-from choral.bench.redis_server import RedisServer
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_calls import read_events, submit, wait_for
 from live_server import LiveServer
+from support.redis_server import RedisServer
 
 
 @pytest.fixture

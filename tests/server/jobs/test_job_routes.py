@@ -11,8 +11,8 @@ import pytest
 
 import choral
 from choral import formats
-from choral.bench.web_end import WebEnd
 from job_calls import LIMIT_S, joined, read_events, submit, wait_for
+from support.http_stub import HttpStub
 
 
 def test_a_job_gives_what_transcribe_gives_in_every_format(
@@ -61,19 +61,24 @@ def test_events_come_in_order_and_none_is_missed(http: httpx.Client, speech_clip
 
 
 def test_by_address_with_a_signed_callback(
-    http: httpx.Client, web_end: WebEnd, jfk: Path, jfk_transcript: choral.Transcript
+    http: httpx.Client, http_stub: HttpStub, jfk: Path, jfk_transcript: choral.Transcript
 ) -> None:
-    order = {"url": web_end.serve(jfk), "callback": f"{web_end.url}/done", "priority": "batch", "language": "English"}
+    order = {
+        "url": http_stub.serve(jfk),
+        "callback": f"{http_stub.url}/done",
+        "priority": "batch",
+        "language": "English",
+    }
     answer = http.post("/v1/jobs", json=order)
     assert answer.status_code == 202, answer.text
     job = wait_for(http, answer.json()["id"], "succeeded")
     assert job["result"]["text"] == jfk_transcript.text
     assert (job["priority"], job["options"]) == ("batch", {"language": "en"})
     deadline_s = time.monotonic() + LIMIT_S
-    while not web_end.deliveries[job["id"]]:
+    while not http_stub.deliveries[job["id"]]:
         assert time.monotonic() < deadline_s
         time.sleep(0.05)
-    assert web_end.deliveries[job["id"]] == 1
+    assert http_stub.deliveries[job["id"]] == 1
 
 
 def test_delete_cancels_what_runs_and_forgets_what_has_ended(

@@ -9,9 +9,9 @@ from typing import get_args
 
 from choral.api import Model, load
 from choral.audio.constants import HOP_LENGTH
-from choral.bench.calls import Run, Stages, send_all
-from choral.bench.load import Request, Samples
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.clips import AudioFile, Samples
+from choral.bench.load_generator import RoundResult, Stages, send_all
+from choral.bench.systems.spec import PeerConfig
 from choral.config import ComputeType, EngineName
 from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Encode
@@ -22,12 +22,12 @@ Sent = tuple[Samples | str, str | None]
 
 
 class Choral:
-    def __init__(self, model: Model, spec: SystemSpec) -> None:
+    def __init__(self, model: Model, spec: PeerConfig) -> None:
         self._model, self._spec = model, spec
         self._encode_s = self._decode_s = 0.0
         model._engine.observe(self._see)
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         sent: list[Sent] = [
             (request.path if self._spec.reads_files else request.samples(), request.language) for request in requests
         ]
@@ -47,7 +47,7 @@ class Choral:
         else:
             self._decode_s += record.run_s
 
-    def _stages(self, requests: Sequence[Request]) -> Stages | None:
+    def _stages(self, requests: Sequence[AudioFile]) -> Stages | None:
         """The mel features are part of the encoder's step: their time is taken once more, alone, and set off."""
         if self._spec.is_long or not self._spec.reads_files:
             return None
@@ -60,7 +60,7 @@ class Choral:
         return Stages(mel_s, max(0.0, self._encode_s - mel_s), self._decode_s)
 
 
-def options_of(spec: SystemSpec, language: str | None) -> TranscribeOptions:
+def options_of(spec: PeerConfig, language: str | None) -> TranscribeOptions:
     return TranscribeOptions(
         language=language,
         mode="batched" if spec.is_long else "sequential",
@@ -70,7 +70,7 @@ def options_of(spec: SystemSpec, language: str | None) -> TranscribeOptions:
     )
 
 
-def open_system(spec: SystemSpec) -> Choral:
+def open_system(spec: PeerConfig) -> Choral:
     engine: EngineName = next(name for name in get_args(EngineName) if name == spec.engine)
     compute_type: ComputeType = next(name for name in get_args(ComputeType) if name == spec.compute_type)
     model = load(spec.model, engine=engine, device=spec.device, compute_type=compute_type, threads=spec.threads)

@@ -22,23 +22,23 @@ import numpy.typing as npt
 
 from choral.audio.constants import HOP_LENGTH
 from choral.bench.busy import BusyTime
-from choral.bench.calls import Run, Stages, send_all
+from choral.bench.clips import AudioFile, read_samples
 from choral.bench.dispatcher import Dispatcher
-from choral.bench.load import Request, read_samples
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.load_generator import RoundResult, Stages, send_all
+from choral.bench.systems.spec import PeerConfig
 from choral.engine.window import WindowAudio
 from choral.model.converted import ctranslate2_folder
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
 
 Prepared = tuple[npt.NDArray[np.float32], str | None]  # mel features and language
-Transcribe = Callable[[Request], str]
+Transcribe = Callable[[AudioFile], str]
 
 
 class Network:
     """One or more copies of the model, and how long each stage of the work took."""
 
-    def __init__(self, spec: SystemSpec) -> None:
+    def __init__(self, spec: PeerConfig) -> None:
         import ctranslate2
 
         checkpoint = open_checkpoint(Path(spec.model))
@@ -58,7 +58,7 @@ class Network:
         ]
         self.mel, self.encoder, self.decoder, self.any = BusyTime(), BusyTime(), BusyTime(), BusyTime()
 
-    def prepare(self, request: Request) -> Prepared:
+    def prepare(self, request: AudioFile) -> Prepared:
         samples = read_samples(Path(request.path))
         with self.mel:
             mel = WindowAudio(samples, 0, samples.size // HOP_LENGTH, None).log_mel(self._n_mels)
@@ -85,12 +85,12 @@ class Network:
 class Served:
     """The network under one of the strategies."""
 
-    def __init__(self, spec: SystemSpec) -> None:
+    def __init__(self, spec: PeerConfig) -> None:
         self._spec, self._network = spec, Network(spec)
         self._preparing = ThreadPoolExecutor(max_workers=max(spec.batch_size, 1))
         self._transcribe = self._strategies()[spec.strategy]()
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         network = self._network
         clocks = (network.mel, network.encoder, network.decoder, network.any)
         before_s = [clock.busy_s for clock in clocks]
@@ -115,7 +115,7 @@ class Served:
     def _one_at_a_time(self) -> Transcribe:
         lock = threading.Lock()
 
-        def transcribe(request: Request) -> str:
+        def transcribe(request: AudioFile) -> str:
             with lock:
                 return self._network.transcribe_one(self._network.prepare(request))
 
@@ -126,7 +126,7 @@ class Served:
         for copy in self._network.copies:
             free.put(copy)
 
-        def transcribe(request: Request) -> str:
+        def transcribe(request: AudioFile) -> str:
             prepared = self._network.prepare(request)
             copy = free.get()
             try:
@@ -136,13 +136,13 @@ class Served:
 
         return transcribe
 
-    def _prepare_then_one_by_one(self, requests: Sequence[Request]) -> Iterator[str]:
+    def _prepare_then_one_by_one(self, requests: Sequence[AudioFile]) -> Iterator[str]:
         for prepared in list(self._preparing.map(self._network.prepare, requests)):
             yield self._network.transcribe_one(prepared)
 
-    def _prepare_then_together(self, requests: Sequence[Request]) -> Sequence[str]:
+    def _prepare_then_together(self, requests: Sequence[AudioFile]) -> Sequence[str]:
         return self._network.transcribe(list(self._preparing.map(self._network.prepare, requests)))
 
 
-def open_system(spec: SystemSpec) -> Served:
+def open_system(spec: PeerConfig) -> Served:
     return Served(spec)

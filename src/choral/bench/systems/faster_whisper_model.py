@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from choral.bench.calls import Run, send_all
-from choral.bench.load import Request, Samples
+from choral.bench.clips import AudioFile, Samples
+from choral.bench.load_generator import RoundResult, send_all
 from choral.bench.systems.hugging_tokenizer import tokenizer_json
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.systems.spec import PeerConfig
 from choral.model.checkpoint import Checkpoint
 from choral.model.converted import ctranslate2_folder
 from choral.model.weights import open_checkpoint
 
 
 class FasterWhisper:
-    def __init__(self, spec: SystemSpec, model: Any) -> None:
+    def __init__(self, spec: PeerConfig, model: Any) -> None:
         from faster_whisper import BatchedInferencePipeline
 
         self._spec, self._is_multilingual = spec, model.model.is_multilingual
@@ -27,7 +27,7 @@ class FasterWhisper:
         if spec.batch_size:
             self._settings = {"batch_size": spec.batch_size, "vad_filter": spec.is_long}
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         sent = [(request.samples(), request.language) for request in requests]
         return send_all(self._transcribe, sent, self._spec.n_callers)
 
@@ -45,7 +45,7 @@ class FasterWhisper:
         return "".join(segment.text for segment in segments)
 
 
-def open_system(spec: SystemSpec) -> FasterWhisper:
+def open_system(spec: PeerConfig) -> FasterWhisper:
     n_threads = max(1, spec.threads // spec.n_workers)
     checkpoint = open_checkpoint(Path(spec.model))
     return FasterWhisper(spec, make_model(checkpoint, spec.device, spec.compute_type, n_threads, spec.n_workers))

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from choral.bench.calls import Run, send_all
-from choral.bench.load import Request, Samples
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.clips import AudioFile, Samples
+from choral.bench.load_generator import RoundResult, send_all
+from choral.bench.systems.spec import PeerConfig
 from choral.model.checkpoint import Checkpoint
 from choral.model.weights import open_checkpoint
 
 
 class OpenaiWhisper:
-    def __init__(self, spec: SystemSpec, model: Any) -> None:
+    def __init__(self, spec: PeerConfig, model: Any) -> None:
         assert spec.n_callers == 1, "its decoder keeps state in the model"
         self._spec, self._model = spec, model
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         return send_all(self._transcribe, [(request.samples(), request.language) for request in requests], 1)
 
     def _transcribe(self, sent: tuple[Samples, str | None]) -> str:
@@ -38,7 +38,7 @@ class OpenaiWhisper:
         return text
 
 
-def open_system(spec: SystemSpec) -> OpenaiWhisper:
+def open_system(spec: PeerConfig) -> OpenaiWhisper:
     import torch
 
     torch.set_num_threads(spec.threads)

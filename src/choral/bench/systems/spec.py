@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from choral.bench.calls import Run
-from choral.bench.load import Request
+from choral.bench.clips import AudioFile
+from choral.bench.load_generator import RoundResult
 
 
 @dataclass(frozen=True, kw_only=True)
-class SystemSpec:
+class PeerConfig:
     family: str  # what the table compares; the fastest setting of a family stands for it
     setting: str  # in words
     library: str  # the file in this folder that opens it
@@ -34,4 +34,4 @@ class SystemSpec:
 
 
 class System(Protocol):
-    def run(self, requests: Sequence[Request]) -> Run: ...
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult: ...

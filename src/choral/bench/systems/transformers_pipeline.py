@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from choral.audio.constants import WINDOW_S
-from choral.bench.calls import Run, send_all, send_together
-from choral.bench.load import Request, Samples
+from choral.bench.clips import AudioFile, Samples
+from choral.bench.load_generator import RoundResult, send_all, send_together
 from choral.bench.systems.hugging_tokenizer import merges, split_vocabulary
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.systems.spec import PeerConfig
 from choral.model.checkpoint import Checkpoint
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -31,10 +31,10 @@ Sent = tuple[Samples, str | None]
 
 
 class Transformers:
-    def __init__(self, spec: SystemSpec, pipeline: Any, *, is_multilingual: bool) -> None:
+    def __init__(self, spec: PeerConfig, pipeline: Any, *, is_multilingual: bool) -> None:
         self._spec, self._pipeline, self._is_multilingual = spec, pipeline, is_multilingual
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         sent = [(request.samples(), request.language) for request in requests]
         if self._spec.batch_size:
             return send_together(self._transcribe, sent)
@@ -62,7 +62,7 @@ class Transformers:
         return [own["text"] for own in found]
 
 
-def open_system(spec: SystemSpec) -> Transformers:
+def open_system(spec: PeerConfig) -> Transformers:
     import torch
 
     transformers: Any = importlib.import_module("transformers")

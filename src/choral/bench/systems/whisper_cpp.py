@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from choral.bench.calls import Run, send_all
-from choral.bench.load import Request, Samples
-from choral.bench.systems.spec import SystemSpec
+from choral.bench.clips import AudioFile, Samples
+from choral.bench.load_generator import RoundResult, send_all
+from choral.bench.systems.spec import PeerConfig
 
 
 class WhisperCpp:
-    def __init__(self, spec: SystemSpec, model: Any) -> None:
+    def __init__(self, spec: PeerConfig, model: Any) -> None:
         self._spec, self._model = spec, model
 
-    def run(self, requests: Sequence[Request]) -> Run:
+    def run(self, requests: Sequence[AudioFile]) -> RoundResult:
         return send_all(self._transcribe, [(request.samples(), request.language) for request in requests], 1)
 
     def _transcribe(self, sent: tuple[Samples, str | None]) -> str:
@@ -25,7 +25,7 @@ class WhisperCpp:
         return " ".join(segment.text for segment in segments)
 
 
-def open_system(spec: SystemSpec) -> WhisperCpp:
+def open_system(spec: PeerConfig) -> WhisperCpp:
     package: Any = importlib.import_module("pywhispercpp.model")
 
     path = Path(spec.model)

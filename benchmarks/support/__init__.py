@@ -1,0 +1,1 @@
+"""Helpers that the benchmark scripts share with the tests."""

@@ -1,1 +1,0 @@
-"""How far text lags behind speech in live sessions."""

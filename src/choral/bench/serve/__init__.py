@@ -1,1 +1,0 @@
-"""Measurements of the server: what HTTP costs beside the engine, and whether hours of load leave anything behind."""
