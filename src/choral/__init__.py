@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from choral.api import Model, load
     from choral.audio.recording import Recording
     from choral.config import EngineSettings
-    from choral.model.store import Store
+    from choral.model.store import ModelStore as Store
 
 __version__ = "0.1.0"
 
@@ -43,12 +43,12 @@ __all__ = [
 
 _LAZY_MODULES = ("errors", "formats", "jobs")
 _LAZY_NAMES = {
-    "EngineSettings": "choral.config",
-    "Model": "choral.api",
-    "Recording": "choral.audio.recording",
-    "Store": "choral.model.store",
-    "load": "choral.api",
-    "load_with": "choral.api",  # deprecated
+    "EngineSettings": "choral.config.EngineSettings",
+    "Model": "choral.api.Model",
+    "Recording": "choral.audio.recording.Recording",
+    "Store": "choral.model.store.ModelStore",
+    "load": "choral.api.load",
+    "load_with": "choral.api.load_with",  # deprecated
 }
 
 
@@ -56,5 +56,6 @@ def __getattr__(name: str) -> Any:
     if name in _LAZY_MODULES:
         return import_module(f"choral.{name}")
     if name in _LAZY_NAMES:
-        return getattr(import_module(_LAZY_NAMES[name]), name)
+        module, _, attribute = _LAZY_NAMES[name].rpartition(".")
+        return getattr(import_module(module), attribute)
     raise AttributeError(f"module 'choral' has no attribute {name!r}")

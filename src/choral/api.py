@@ -18,7 +18,7 @@ from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.language import detect_language
 from choral.longform.transcriber import OnProgress, Transcriber, Transcription
-from choral.model.store import Store, default_model
+from choral.model.store import ModelStore, default_model
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
 from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
@@ -57,7 +57,7 @@ def load(
         raise UsageError("pass either settings=, or engine=, device=, compute_type= and threads=, not both")
     runner = pick_engine(settings)
     name = str(model) if model is not None else default_model(cuda=runner == "torch" and uses_cuda(settings))
-    checkpoint = open_checkpoint(Store().resolve(name, on_progress=on_download))
+    checkpoint = open_checkpoint(ModelStore().resolve(name, on_progress=on_download))
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
     loaded = make_engine(checkpoint, tokenizer, settings)
     return Model(name, loaded, Transcriber(loaded, tokenizer, checkpoint.dims))

@@ -26,7 +26,7 @@ from choral.bench.strategies import StageShares, StrategyReport, StrategySetting
 from choral.bench.systems.ctranslate2_whisper import open_system
 from choral.bench.wer import normaliser, score
 from choral.errors import MissingDependency, UsageError
-from choral.remote.speech import Sample
+from choral.remote.speech_samples import SpeechSample
 
 
 def plan(model: Path) -> StrategySettings:
@@ -89,7 +89,7 @@ def test_a_batch_that_fails_is_told_and_the_next_one_is_served() -> None:
 
 @pytest.mark.parametrize("index", range(5))
 def test_every_strategy_gives_everybody_their_own_text(
-    tiny_en_ct2: Path, librivox: tuple[Sample, ...], index: int
+    tiny_en_ct2: Path, librivox: tuple[SpeechSample, ...], index: int
 ) -> None:
     spec = strategies(replace(plan(tiny_en_ct2), threads=1))[index]
     run = open_system(spec).run([AudioFile(str(sample.path), "en") for sample in librivox])

@@ -37,7 +37,7 @@ from choral.engine.window import (
     WindowAudio,
 )
 from choral.errors import UsageError, WindowFailed
-from choral.model import half, int8
+from choral.model import int8
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 from real_model import SETTINGS, Loaded, alone
@@ -61,7 +61,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
         yield Runner(loaded.engine, equal_to_rounding)
         return
     if request.param == "int8":
-        if not (int8.is_fast_here() and half.is_fast_here()):
+        if not (int8.has_vnni() and int8.has_native_bf16()):
             pytest.skip("this CPU has no instructions for bytes and bfloat16")
         settings = replace(SETTINGS, compute_type="int8")
         engine = Engine(TorchRunner(checkpoint, loaded.tokenizer, settings), settings)

@@ -26,9 +26,8 @@ from choral.engine.gpu_timer import GpuTimer
 from choral.engine.window import Aligned, AlignParams, Decoded, DecodeParams, Window, WindowAudio
 from choral.errors import UsageError, WindowFailed
 from choral.model.checkpoint import Checkpoint
-from choral.model.gpu_encoder import GpuEncoder
-from choral.model.gpu_layers import lay_out
-from choral.model.gpu_mel import N_PADDED, GpuMel
+from choral.model.gpu_encoder import N_PADDED, GpuEncoder, GpuMel
+from choral.model.gpu_layers import make_contiguous
 from choral.model.weights import open_checkpoint
 from choral.model.whisper import Whisper
 from real_model import SETTINGS, Loaded, alone
@@ -179,7 +178,7 @@ def test_weights_that_lie_the_other_way_are_turned_around(tiny_en_pt: Path) -> N
     network = Whisper.from_checkpoint(open_checkpoint(tiny_en_pt), CPU, torch.float32)
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
     assert not all(weight.is_contiguous() for weight in network.parameters())
-    lay_out(network)
+    make_contiguous(network)
     assert all(weight.is_contiguous() for weight in network.parameters())
     assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
 

@@ -22,7 +22,7 @@ from choral.engine.window import (
     WindowAudio,
 )
 from choral.errors import UsageError, WindowFailed
-from choral.model.decoder import Memory
+from choral.model.kv_cache import KVCache
 from real_model import Loaded, alone
 
 SOON_S = 120
@@ -229,15 +229,15 @@ def test_beams_that_cannot_be_copied_fail_and_never_skip_a_token(
     window = Window(speech[0], replace(english, n_candidates=3))
     expected = tiny.engine.submit(window).result(SOON_S)
     calls: list[int] = []
-    copy = Memory.copy
+    copy = KVCache.copy
 
-    def full(self: Memory, *arguments: Any) -> None:
+    def full(self: KVCache, *arguments: Any) -> None:
         calls.append(1)
         if len(calls) == 4:
             raise RuntimeError("out of memory")
         copy(self, *arguments)
 
-    monkeypatch.setattr(Memory, "copy", full)
+    monkeypatch.setattr(KVCache, "copy", full)
     with pytest.raises(WindowFailed, match="out of memory"):
         tiny.engine.submit(window).result(SOON_S)
     monkeypatch.undo()

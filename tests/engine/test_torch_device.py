@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from choral.engine.torch_device import KEPT_PRODUCTS
-from choral.model import half
+from choral.model import int8
 
 MIB = 1 << 20
 PRODUCTS = """
@@ -29,7 +29,7 @@ for n_rows in range(2, 402):
 """
 
 
-@pytest.mark.skipif(not half.is_fast_here(), reason="products of bfloat16 are not made by oneDNN here")
+@pytest.mark.skipif(not int8.has_native_bf16(), reason="products of bfloat16 are not made by oneDNN here")
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(("first", "is_level"), [("limit_primitive_cache()", True), ("", False)])
 def test_products_of_ever_new_sizes_leave_memory_as_it_is(first: str, is_level: bool) -> None:

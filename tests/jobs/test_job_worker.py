@@ -23,7 +23,7 @@ from choral.jobs import Client, ClientSettings, webhook_delivery
 from choral.jobs.webhook_delivery import signature
 from live_worker import SECRET, receiving, wait_until, working
 from local_server import LocalServer, serve
-from remote.test_guard import trickling
+from remote.test_ssrf_guard import trickling
 from support.redis_server import RedisServer
 
 LONG_S = 300.0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from choral.model.store import Store
+from choral.model.store import ModelStore
 from choral.remote import download as fetch
 from choral.remote.pip_config import pip_settings
 from local_server import LocalServer, serve
@@ -31,5 +31,5 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalSer
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "models")
+def store(tmp_path: Path) -> ModelStore:
+    return ModelStore(tmp_path / "models")

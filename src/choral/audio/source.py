@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-import re
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -24,8 +23,8 @@ from urllib.parse import urlsplit
 
 from choral.audio.spool import SPOOL_MEMORY_BYTES, require_size, spool
 from choral.errors import AudioDenied, AudioEmpty, AudioError, AudioNotFound, AudioRefused, FetchFailed, UsageError
-from choral.remote.guard import Guard
-from choral.remote.lifeline import Lifeline
+from choral.remote.abort_handle import AbortHandle
+from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.transport import (
     ForbiddenError,
     RefusedError,
@@ -34,16 +33,14 @@ from choral.remote.transport import (
     open_url,
     read,
     require_whole,
-    shown,
 )
+from choral.remote.urls import redact_url, require_http, url_scheme
 
 MAX_STREAM_BYTES = 16 * 2**30  # an endless pipe must not fill the disk
 MAX_FETCH_BYTES = 8 * 2**30
 STALL_TIMEOUT_S = 30.0  # without a byte
 TOTAL_TIMEOUT_S = 3600.0
 CHUNK_BYTES = 2**20
-# At least two letters: "C:" at the start of a path is a drive.
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -69,9 +66,9 @@ class AudioSource:
 def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) -> AudioSource:
     if isinstance(audio, bytes | bytearray):
         return source_from_file(io.BytesIO(audio), "the given bytes", suffix="", owns_file=True)
-    if isinstance(audio, str) and (scheme := url_scheme(audio)):
-        require_http(audio, scheme)
-        return source_from_file(fetch(audio), shown(audio), suffix=url_suffix(audio), owns_file=True)
+    if isinstance(audio, str) and url_scheme(audio):
+        require_http(audio)
+        return source_from_file(fetch(audio), redact_url(audio), suffix=url_suffix(audio), owns_file=True)
     if isinstance(audio, str | os.PathLike):
         path = os.fspath(audio)
         return source_from_file(open_file(path), path, suffix=os.path.splitext(path)[1], owns_file=True)
@@ -155,19 +152,8 @@ def _require_bytes(data: bytes) -> bytes:
     return data
 
 
-def url_scheme(audio: object) -> str | None:
-    """The scheme of a URL, in lower case; None for anything else."""
-    match = _SCHEME.match(audio) if isinstance(audio, str) else None
-    return match.group(1).lower() if match else None
-
-
 def url_suffix(url: str) -> str:
     return PurePosixPath(urlsplit(url).path).suffix
-
-
-def require_http(url: str, scheme: str) -> None:
-    if scheme not in ("http", "https"):
-        raise UsageError(f"{url}: {scheme} addresses are not supported; give a path or an http or https address")
 
 
 def fetch(
@@ -176,23 +162,23 @@ def fetch(
     max_bytes: int = MAX_FETCH_BYTES,
     stall_timeout_s: float = STALL_TIMEOUT_S,
     total_timeout_s: float = TOTAL_TIMEOUT_S,
-    guard: Guard | None = None,
-    lifeline: Lifeline | None = None,
+    guard: SsrfGuard | None = None,
+    abort_handle: AbortHandle | None = None,
     memory_bytes: int = SPOOL_MEMORY_BYTES,
 ) -> IO[bytes]:
-    """The body of `url`, spooled. With a guard it connects only where that permits; a cut lifeline ends it at once."""
-    name = shown(url)
-    if guard is not None and lifeline is None:
-        lifeline = Lifeline()
+    """The body of `url`, spooled. With a guard it connects only where that permits; `abort_handle` ends it at once."""
+    name = redact_url(url)
+    if guard is not None and abort_handle is None:
+        abort_handle = AbortHandle()
     deadline_s = time.monotonic() + total_timeout_s
 
     def is_over() -> bool:
-        return time.monotonic() > deadline_s or (lifeline is not None and lifeline.is_cut)
+        return time.monotonic() > deadline_s or (abort_handle is not None and abort_handle.is_aborted)
 
     try:
         with (
-            lifeline.lasting(total_timeout_s) if lifeline is not None else contextlib.nullcontext(),
-            open_url(url, headers={}, timeout_s=stall_timeout_s, guard=guard, lifeline=lifeline) as response,
+            abort_handle.abort_after(total_timeout_s) if abort_handle is not None else contextlib.nullcontext(),
+            open_url(url, headers={}, timeout_s=stall_timeout_s, guard=guard, abort_handle=abort_handle) as response,
         ):
             return spool(_body(response, name, max_bytes, is_over), name, max_bytes, memory_bytes)
     except ForbiddenError as error:

@@ -15,7 +15,7 @@ from choral.bench.gpu_breakdown import Breakdown, break_down
 from choral.engine.gpu_runner import GpuRunner
 from choral.engine.gpu_state import BY_HOST, DONE, LENGTH
 from choral.model.dims import ModelDims
-from choral.model.gpu_layers import attend
+from choral.model.gpu_layers import attention
 
 BATCH = 16  # windows in the encoder
 N_TIMES = 20
@@ -48,7 +48,7 @@ def ceilings(device: torch.device) -> Ceilings:
     a, b = (torch.randn(8192, 8192, device=device, dtype=torch.bfloat16) for _ in range(2))
     product_ms = device_ms(lambda: a @ b)
     q, k, v = (torch.randn(BATCH, 20, 1500, 64, device=device, dtype=torch.bfloat16) for _ in range(3))
-    attention_ms = device_ms(lambda: attend(q, k, v))
+    attention_ms = device_ms(lambda: attention(q, k, v))
     return Ceilings(
         copy_tb_s=2 * data.numel() / copy_ms / 1e9,
         product_tflop_s=2 * 8192**3 / product_ms / 1e9,

@@ -39,10 +39,10 @@ def choral_system(model: Model, options: TranscribeOptions) -> System:
 
 def find_peers(model: Model, options: TranscribeOptions) -> Peers:
     """The peers that are installed, with this model's weights."""
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
     from choral.model.weights import open_checkpoint
 
-    checkpoint = open_checkpoint(Store().path(model.name))
+    checkpoint = open_checkpoint(ModelStore().path(model.name))
     peers = Peers([], [])
     makers: dict[str, tuple[str, Callable[[], System]]] = {
         "openai-whisper": ("whisper", lambda: _openai_whisper(checkpoint, model.device, options)),

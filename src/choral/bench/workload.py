@@ -76,10 +76,10 @@ def make_workload(sources: Sequence[str]) -> Workload:
 
 
 def default_workload() -> Workload:
-    from choral.remote import speech
+    from choral.remote import speech_samples
 
     try:
-        sample = speech.jfk()
+        sample = speech_samples.jfk()
     except DownloadFailed:
         return synthetic_workload()
     with Recording.open(sample.path) as recording:

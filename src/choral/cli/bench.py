@@ -139,7 +139,7 @@ def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequen
 
     if folder is not None:
         return read_corpus(folder)[:limit]
-    from choral.remote.speech import librivox
+    from choral.remote.speech_samples import librivox
 
     with download_bar("downloading speech samples", is_quiet=is_quiet) as on_download:
         samples = librivox(on_progress=on_download)
@@ -184,8 +184,8 @@ def pick_device(settings: EngineSettings) -> str:
 
 def resolve_model(name: str | None, device: str, is_quiet: bool) -> Path:
     """The files of the model, downloaded first if needed."""
-    from choral.model.store import Store, default_model
+    from choral.model.store import ModelStore, default_model
 
     name = name or default_model(cuda=device != "cpu")
     with download_bar(f"loading {name}", is_quiet=is_quiet) as on_download:
-        return Store().resolve(name, on_progress=on_download)
+        return ModelStore().resolve(name, on_progress=on_download)

@@ -142,7 +142,7 @@ def compare_words(arguments: argparse.Namespace, compute_types: Sequence[str]) -
     from choral.audio.recording import Recording
     from choral.bench import gpu_quality, wer
     from choral.bench.corpus import read_corpus
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
     from choral.model.weights import open_checkpoint
 
     speech = []
@@ -152,7 +152,7 @@ def compare_words(arguments: argparse.Namespace, compute_types: Sequence[str]) -
         speech.append(gpu_quality.Speech(np.array(samples), clip.text))
     normalise = wer.normaliser("en")
     message(f"{arguments.model} on {len(speech)} clips")
-    checkpoint = open_checkpoint(Store().resolve(arguments.model))
+    checkpoint = open_checkpoint(ModelStore().resolve(arguments.model))
     kinds = ["float32", "float16", *compute_types]
     found = gpu_quality.measure(
         checkpoint,

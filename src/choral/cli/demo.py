@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def sample_path() -> Path:
-    from choral.remote.speech import jfk
+    from choral.remote.speech_samples import jfk
 
     with download_bar("fetching real speech") as on_download:
         return jfk(on_progress=on_download).path

@@ -19,7 +19,7 @@ from choral.bench.report import this_machine
 from choral.cli.console import format_size
 from choral.cli.doctor_findings import Finding, Section, State, first_line
 from choral.errors import StorageError
-from choral.model.store import Store
+from choral.model.store import ModelStore
 from choral.storage import cache_root
 
 MIN_FREE_MEMORY_BYTES = 1_000_000_000  # enough for a small model and its working memory
@@ -146,7 +146,7 @@ def disk_section(*, needs_download: bool) -> Section:
     return Section(
         "Disk",
         (
-            _folder("models", lambda: Store().root, models_state, models_fix),
+            _folder("models", lambda: ModelStore().root, models_state, models_fix),
             _folder("cache", cache_root, State.NOTE, "give yourself permission to write there"),
             _folder("temporary files", lambda: Path(tempfile.gettempdir()), State.NOTE, temporary_fix),
         ),

@@ -22,7 +22,7 @@ from choral.cli.doctor_findings import Finding, Section, State, first_line
 from choral.cli.doctor_hardware import Driver
 from choral.config import EngineSettings
 from choral.errors import MissingDependency, ModelError, ModelNotFound, StorageError, UsageError
-from choral.model.store import InstalledModel, Store, default_model
+from choral.model.store import InstalledModel, ModelStore, default_model
 
 # What a package that is damaged, or built for other versions, raises when it is imported.
 IMPORT_ERRORS = (ImportError, OSError, RuntimeError, ValueError, AttributeError, TypeError, SystemError)
@@ -159,7 +159,7 @@ def _library_problem(library: str) -> str | None:
 
 def models_section() -> Section:
     try:
-        store = Store()
+        store = ModelStore()
         findings = [_installed(model) for model in store.list()]
     except StorageError as error:
         return Section("Models", (Finding("folder", str(error), State.PROBLEM),))
@@ -177,7 +177,7 @@ def _installed(model: InstalledModel) -> Finding:
 def model_finding(name: str) -> Finding:
     """The model that would be loaded; OK only where nothing has to be downloaded."""
     try:
-        return Finding("model", f"{name}, from {Store().path(name)}")
+        return Finding("model", f"{name}, from {ModelStore().path(name)}")
     except ModelNotFound as error:
         return Finding("model", str(error), State.NOTE)
     except (ModelError, StorageError) as error:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import glob
 import io
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from urllib.parse import unquote, urlsplit
 
 from choral.cli.failures import Failure
 from choral.errors import AudioDenied, AudioError, AudioNotFound, UsageError
+from choral.remote.urls import redact_url, url_scheme
 
 STDIN = "-"
 AUDIO_EXTENSIONS = frozenset(
@@ -35,7 +35,6 @@ VIDEO_EXTENSIONS = frozenset(
     )
 )  # fmt: skip
 MEDIA_EXTENSIONS = AUDIO_EXTENSIONS | VIDEO_EXTENSIONS
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)  # two letters at least: "C:" is a drive
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Input:
         """What messages call it, without the passwords that an address may hold."""
         if self.source == STDIN:
             return "<stdin>"
-        return self.source if self.is_file else _shown(self.source)
+        return self.source if self.is_file else redact_url(self.source)
 
     @property
     def audio(self) -> str | BinaryIO:
@@ -84,7 +83,7 @@ def expand(arguments: Iterable[str]) -> Inputs:
             for item in _expand_one(argument, failures):
                 found.setdefault(_identity(item), item)
         except (AudioError, UsageError) as error:
-            failures.append(Failure(_shown(argument) if _scheme(argument) else argument, error))
+            failures.append(Failure(redact_url(argument) if url_scheme(argument) else argument, error))
     return Inputs(tuple(found.values()), tuple(failures), has_folder)
 
 
@@ -98,17 +97,6 @@ def require_stdin(inputs: Inputs) -> None:
         raise UsageError("standard input is a terminal: pipe audio into it, as in `choral transcribe - < talk.mp3`")
 
 
-def _scheme(argument: str) -> str:
-    match = _SCHEME.match(argument)
-    return match.group(1).lower() if match else ""
-
-
-def _shown(address: str) -> str:
-    from choral.remote.transport import shown
-
-    return shown(address)
-
-
 def _identity(item: Input) -> str:
     return os.path.realpath(item.source) if item.is_file else item.source
 
@@ -116,7 +104,7 @@ def _identity(item: Input) -> str:
 def _expand_one(argument: str, failures: list[Failure]) -> Iterator[Input]:
     if argument == STDIN:
         yield Input(STDIN, "stdin", is_file=False)
-    elif scheme := _scheme(argument):
+    elif scheme := url_scheme(argument):
         if scheme not in ("http", "https"):
             raise UsageError(f"{scheme} addresses are not supported; give a path or an http or https address")
         yield Input(argument, _url_file_name(argument), is_file=False)

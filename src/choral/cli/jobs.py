@@ -179,11 +179,11 @@ def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
 
 
 def _callback(record: JobRecord) -> str:
-    from choral.remote.transport import shown
+    from choral.remote.urls import redact_url
 
     if record.request.callback is None:
         return ""
-    return f"{shown(record.request.callback)} ({record.webhook or 'when it is done'})"
+    return f"{redact_url(record.request.callback)} ({record.webhook or 'when it is done'})"
 
 
 def _date(seconds: float | None) -> str:

@@ -42,9 +42,9 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
 
-    store = Store()
+    store = ModelStore()
     models = store.list()
     installed = [_installed_row(model) for model in models]
     available = [_available_row(model) for model in store.available()]
@@ -56,30 +56,30 @@ def run_list(arguments: argparse.Namespace) -> int:
 
 
 def run_pull(arguments: argparse.Namespace) -> int:
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
 
     def pull(name: str) -> str:
         with download_bar(f"fetching {name}") as on_download:
-            path = Store().pull(name, on_progress=on_download)
+            path = ModelStore().pull(name, on_progress=on_download)
         return f"{name} is installed: {path}"
 
     return _for_each(arguments.names, pull)
 
 
 def run_verify(arguments: argparse.Namespace) -> int:
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
 
     def verify(name: str) -> str:
-        return f"{name} is whole: {format_size(Store().verify(name).size_bytes)} read"
+        return f"{name} is whole: {format_size(ModelStore().verify(name).size_bytes)} read"
 
     return _for_each(arguments.names, verify)
 
 
 def run_remove(arguments: argparse.Namespace) -> int:
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
 
     def remove(name: str) -> str:
-        return f"{name} is removed: {format_size(Store().remove(name))} freed"
+        return f"{name} is removed: {format_size(ModelStore().remove(name))} freed"
 
     return _for_each(arguments.names, remove)
 
@@ -96,9 +96,9 @@ def _for_each(names: Sequence[str], act: Callable[[str], str]) -> int:
 
 
 def run_path(arguments: argparse.Namespace) -> int:
-    from choral.model.store import Store
+    from choral.model.store import ModelStore
 
-    store = Store()
+    store = ModelStore()
     write_stdout(f"{store.root if arguments.name is None else store.path(arguments.name)}\n")
     return 0
 
@@ -110,6 +110,6 @@ def _installed_row(model: InstalledModel) -> tuple[str, ...]:
 
 
 def _available_row(model: KnownModel) -> tuple[str, ...]:
-    ecosystems = {archive.ecosystem for carrier in model.carriers for archive in carrier.archives}
+    ecosystems = {archive.ecosystem for package in model.packages for archive in package.archives}
     sources = ["Hugging Face hub", *(INDEXES[ecosystem] for ecosystem in sorted(ecosystems, reverse=True))]
     return model.name, "no", "", ", ".join(sources), ""

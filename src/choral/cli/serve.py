@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
-    from choral.remote.guard import Guard
+    from choral.remote.ssrf_guard import SsrfGuard
     from choral.server.api_keys import ApiKeyStore
     from choral.server.jobs.settings import JobSettings
     from choral.server.listener import bind
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
             "max_audio_s": settings.max_audio_s,
         }
     )
-    Guard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
+    SsrfGuard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
     limit_malloc_arenas()

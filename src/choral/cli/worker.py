@@ -79,11 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.common.malloc import limit_malloc_arenas
     from choral.jobs.settings import WorkerSettings
     from choral.jobs.worker import new_worker_name
-    from choral.remote.guard import Guard
+    from choral.remote.ssrf_guard import SsrfGuard
 
     settings = WorkerSettings(**given_options(arguments, WorkerSettings))
     prep = PrepSettings(**given_options(arguments, PrepSettings))
-    Guard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
+    SsrfGuard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
     secret = read_secret(arguments.webhook_secret_file)
     limit_malloc_arenas()
     asyncio.run(check_redis(arguments))  # a wrong address fails before a model is loaded

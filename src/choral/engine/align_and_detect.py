@@ -13,8 +13,8 @@ from choral.engine.prompt import require_known
 from choral.engine.steps import Outcome
 from choral.engine.window import Aligned, AlignParams, DetectLanguageParams, Languages, Params
 from choral.errors import UsageError
-from choral.model.decoder import TextDecoder
 from choral.model.tokenizer import Tokenizer
+from choral.model.whisper import TextDecoder
 
 
 class AlignAndDetect:

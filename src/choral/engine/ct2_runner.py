@@ -38,7 +38,7 @@ from choral.engine.window import (
 )
 from choral.errors import UsageError
 from choral.model.checkpoint import Checkpoint
-from choral.model.converted import ctranslate2_folder
+from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.tokenizer import Tokenizer
 
 MOST_SLOTS = {"cpu": 8, "cuda": 32}  # windows of one micro-batch: they all wait for the longest

@@ -15,8 +15,7 @@ from choral.audio.mel import pad
 from choral.engine.gpu_graphs import StepGraphs
 from choral.engine.torch_device import moved
 from choral.engine.window import WindowAudio
-from choral.model.gpu_encoder import GpuEncoder
-from choral.model.gpu_mel import N_PADDED, GpuMel
+from choral.model.gpu_encoder import N_PADDED, GpuEncoder, GpuMel
 
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 21)
 

@@ -14,7 +14,8 @@ from choral.engine.gpu_graphs import StepGraphs
 from choral.engine.gpu_state import GpuState
 from choral.engine.runner import PrefillInput
 from choral.model.dims import ModelDims
-from choral.model.gpu_decoder import GpuDecoder, GpuMemory
+from choral.model.gpu_decoder import GpuDecoder
+from choral.model.kv_cache import GpuKVCache
 from choral.model.tokenizer import Tokenizer
 
 SHORT = 4  # tokens: start of transcript, language, task, no timestamps
@@ -24,7 +25,7 @@ MOST_TOKENS = 8192  # in one pass, padding included
 
 class GpuPrefill:
     def __init__(
-        self, decoder: GpuDecoder, tokenizer: Tokenizer, dims: ModelDims, memory: GpuMemory, state: GpuState
+        self, decoder: GpuDecoder, tokenizer: Tokenizer, dims: ModelDims, memory: GpuKVCache, state: GpuState
     ) -> None:
         self._decoder, self._memory, self._state = decoder, memory, state
         self._sot, self._eot = tokenizer.sot, tokenizer.eot

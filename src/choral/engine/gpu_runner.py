@@ -33,9 +33,10 @@ from choral.engine.window import Decoded, DecodeParams, Params, WindowAudio
 from choral.kernels.fp8 import FP8
 from choral.kernels.sample import sample
 from choral.model.checkpoint import Checkpoint
-from choral.model.gpu_decoder import GpuDecoder, GpuMemory
+from choral.model.gpu_decoder import GpuDecoder
 from choral.model.gpu_encoder import GpuEncoder
-from choral.model.gpu_layers import lay_out
+from choral.model.gpu_layers import make_contiguous
+from choral.model.kv_cache import GpuKVCache
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
@@ -66,7 +67,7 @@ class GpuRunner:
         self._tokenizer, self._dims = tokenizer, dims
         with self._on_device():
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
-            lay_out(network)
+            make_contiguous(network)
             self._decoder = GpuDecoder(network.decoder, fp8=fp8)
             self._align_and_detect = AlignAndDetect(
                 network.decoder, tokenizer, checkpoint.alignment_heads, self.compute_type
@@ -76,7 +77,7 @@ class GpuRunner:
             capacity = capacity_of(dims, device, dtype, settings.slots, FP8 if fp8 else None)
             self.capacity = replace(capacity, n_lanes=ENCODED_TOGETHER)
             n_slots = self.capacity.n_slots
-            self._memory = GpuMemory(dims, n_slots, device, dtype, fp8=fp8)
+            self._memory = GpuKVCache(dims, n_slots, device, dtype, fp8=fp8)
             self.state = GpuState(tokenizer, dims, n_slots, device)
             self._prompts = GpuPrefill(self._decoder, tokenizer, dims, self._memory, self.state)
             self._host_sampler = HostSampler(tokenizer, dims, self._memory, n_slots + 1, self.compute_type)

@@ -17,13 +17,13 @@ from choral.engine.runner import PrefillInput
 from choral.engine.sampler import pick, top_k
 from choral.engine.search import BeamSearch, Next
 from choral.engine.steps import Failed, InProgress, Outcome
-from choral.model.decoder import Memory
 from choral.model.dims import ModelDims
+from choral.model.kv_cache import KVCache
 from choral.model.tokenizer import Tokenizer
 
 
 class HostSampler:
-    def __init__(self, tokenizer: Tokenizer, dims: ModelDims, memory: Memory, n_slots: int, compute_type: str) -> None:
+    def __init__(self, tokenizer: Tokenizer, dims: ModelDims, memory: KVCache, n_slots: int, compute_type: str) -> None:
         self._memory, self._device = memory, memory.keys.device
         self._eot, self._n_text_ctx, self._compute_type = tokenizer.eot, dims.n_text_ctx, compute_type
         self._rules = Rules(tokenizer, dims.n_vocab, n_slots, self._device)

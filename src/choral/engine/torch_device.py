@@ -69,7 +69,7 @@ def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
         raise UsageError("compute type int8 is for CPUs with this engine; a GPU takes float16 or bfloat16")
     if wanted == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < FIRST_WITH_FP8):
         raise UsageError("compute type fp8 needs an NVIDIA GPU of the Ada or Hopper generation or newer")
-    if wanted == "int8" and not int8.is_fast_here():
+    if wanted == "int8" and not int8.has_vnni():
         raise UsageError("this CPU has no instructions for int8 (VNNI): use float32, or --engine ctranslate2")
     return wanted
 

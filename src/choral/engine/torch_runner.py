@@ -24,10 +24,9 @@ from choral.engine.steps import Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, limit_primitive_cache, pick_compute_type, pick_device
 from choral.engine.window import Params, WindowAudio
 from choral.errors import UsageError
-from choral.model import half, int8
+from choral.model import int8
 from choral.model.checkpoint import Checkpoint
-from choral.model.decoder import Memory, Rows
-from choral.model.half import HalfMemory
+from choral.model.kv_cache import BatchRows, Bf16KVCache, KVCache
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
 
@@ -56,12 +55,12 @@ class TorchRunner:
         self._network = Whisper.from_checkpoint(checkpoint, device, dtype)
         if self.compute_type == "int8":
             int8.quantize(self._network)
-        is_half = self.compute_type == "int8" and half.is_fast_here()
+        is_half = self.compute_type == "int8" and int8.has_native_bf16()
         heard_dtype = torch.bfloat16 if is_half else dtype
         self._lanes = CpuLanes() if device.type == "cpu" else None
         capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots, heard_dtype)
         self.capacity = replace(capacity, n_lanes=self._lanes.n_lanes if self._lanes else 1)
-        n_slots, kind = self.capacity.n_slots, HalfMemory if is_half else Memory
+        n_slots, kind = self.capacity.n_slots, Bf16KVCache if is_half else KVCache
         self._memory = kind(checkpoint.dims, n_slots, device, dtype, heard_dtype)
         self._host_sampler = HostSampler(tokenizer, checkpoint.dims, self._memory, n_slots, self.compute_type)
         heads = checkpoint.alignment_heads
@@ -86,7 +85,7 @@ class TorchRunner:
         prompts = [initial_tokens(start.params, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         audio_slots = [start.slots[0] for start in starts]
         self._in_lanes(self._hear, starts, fewest=1)
-        rows = Rows.beginning(audio_slots, [len(prompt) for prompt in prompts], self._device)
+        rows = BatchRows.for_prefill(audio_slots, [len(prompt) for prompt in prompts], self._device)
         states = self._network.decoder(self._padded(prompts), rows, self._memory)
 
         asked = [
@@ -116,7 +115,7 @@ class TorchRunner:
     @torch.inference_mode()
     def _hear(self, starts: Sequence[PrefillInput]) -> None:
         features = torch.stack([start.features for start in starts])
-        self._network.decoder.hear(features, [start.slots[0] for start in starts], self._memory)
+        self._network.decoder.write_cross_kv(features, [start.slots[0] for start in starts], self._memory)
 
     def _in_lanes(self, action: Callable[[Sequence[Part]], Done], parts: Sequence[Part], fewest: int) -> list[Done]:
         """Side by side, as many parts in each lane, if there are that many for each."""
@@ -131,7 +130,7 @@ class TorchRunner:
         slots = [slot for decoding in decodings for slot in decoding.row_slots]
         lengths = [decoding.length - 1 for decoding in decodings for _ in decoding.search.rows]
         hearers = [(decoding.slots[0], len(decoding.search.rows)) for decoding in decodings]
-        rows = Rows.going_on(slots, lengths, hearers, self._device)
+        rows = BatchRows.for_decode(slots, lengths, hearers, self._device)
         states = self._network.decoder(self._host_sampler.next_tokens[rows.slots][:, None], rows, self._memory)
         return self._network.decoder.logits(states[:, -1])
 

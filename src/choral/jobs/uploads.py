@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,9 +17,7 @@ from choral.errors import AudioTooLarge, UsageError
 from choral.jobs.job_queue import PIECE_BYTES
 from choral.jobs.request import AudioRef, new_id
 from choral.jobs.settings import ClientSettings
-from choral.remote.transport import shown
-
-_SCHEME = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
+from choral.remote.urls import redact_url, require_http, url_scheme
 
 
 @dataclass(frozen=True)
@@ -37,14 +34,13 @@ class Upload:
 
 @contextmanager
 def open_upload(audio: Any, settings: ClientSettings, *, by_path: bool, name: str | None) -> Iterator[Upload]:
-    scheme = _SCHEME.match(audio) if isinstance(audio, str) else None
-    is_path = isinstance(audio, str | os.PathLike) and scheme is None
+    is_url = url_scheme(audio) is not None
+    is_path = isinstance(audio, str | os.PathLike) and not is_url
     if by_path and not is_path:
         raise UsageError("by_path goes with a path only")
-    if scheme is not None:
-        if scheme[1].lower() not in ("http", "https"):
-            raise UsageError(f"{shown(audio)}: give a path, or an http or https address")
-        yield Upload(AudioRef("url", audio, name or shown(audio)))
+    if is_url:
+        require_http(audio)
+        yield Upload(AudioRef("url", audio, name or redact_url(audio)))
     elif by_path:
         yield Upload(AudioRef("path", os.path.abspath(audio), name or os.path.basename(audio)))
     else:

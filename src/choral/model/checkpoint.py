@@ -74,7 +74,7 @@ class Checkpoint:
         for name in self.tensors:
             if name not in expected:
                 raise ModelCorrupt(
-                    f"{self.path}: the tensor {shown(name)} belongs to no part of Whisper. If this is a fine-tune, "
+                    f"{self.path}: the tensor {printable(name)} belongs to no part of Whisper. If this is a fine-tune, "
                     "merge its adapters into the model and save it again."
                 )
 
@@ -83,7 +83,7 @@ class Checkpoint:
         return tensors.shape(name) if isinstance(tensors, LazyTensors) else tensors[name].shape
 
 
-def shown(name: str) -> str:
+def printable(name: str) -> str:
     """A name from a file that may be damaged, fit for a message."""
     return "".join(character if character.isprintable() else "?" for character in name[:100])
 

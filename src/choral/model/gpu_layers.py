@@ -1,6 +1,6 @@
-"""What the GPU's encoder and decoder share: weights side by side that have one input, and products with work in them.
+"""Layers of the GPU encoder and decoder: fused projections, and products with an activation or residual sum.
 
-The plain network stays as it is, and its parameters become views into these: nothing is in memory twice.
+The plain network stays usable: its parameters become views of the fused ones, so nothing is in memory twice.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from choral.kernels.fp8 import Fp8Rows, quantize_rows
 
-# In this order: cuDNN's is the fastest where it can; float32 is left to the last two.
+# In order of preference: cuDNN is the fastest where it is supported; float32 runs on the last two.
 BACKENDS = [
     SDPBackend.CUDNN_ATTENTION,
     SDPBackend.FLASH_ATTENTION,
@@ -23,14 +23,14 @@ BACKENDS = [
 ]
 
 
-def lay_out(network: nn.Module) -> None:
-    """Makes all weights contiguous: a checkpoint may hold them transposed, and kernels read them row by row."""
+def make_contiguous(network: nn.Module) -> None:
+    """Make all weights contiguous: a checkpoint may store them transposed, and kernels read them row by row."""
     for parameter in network.parameters():
         parameter.data = parameter.data.contiguous()
 
 
-class Joined:
-    """Several linear layers of one input as one product, their results side by side."""
+class FusedLinear:
+    """Several linear layers with the same input as one product; their outputs are concatenated."""
 
     def __init__(self, *layers: nn.Linear) -> None:
         weights: list[Tensor] = [layer.weight for layer in layers]
@@ -54,13 +54,13 @@ class LinearGelu:
 
     def __call__(self, x: Tensor) -> Tensor:  # [rows, in] → [rows, out]
         if x.is_cuda and x.dtype != torch.float32:
-            # Inside the product; its tanh differs from the exact form by less than half precision can tell.
+            # Fused into the product; its tanh form differs from the exact one by less than half precision resolves.
             return torch._addmm_activation(self.bias, x, self.weight.t(), use_gelu=True)
         return F.gelu(F.linear(x, self.weight, self.bias))
 
 
-class Added:
-    """A linear layer whose product is added to the states in place; its bias is left to the norm that follows."""
+class ResidualLinear:
+    """Adds its product to the states in place; returns its bias, which the norm that follows adds."""
 
     def __init__(self, layer: nn.Linear) -> None:
         self.weight, self.bias = layer.weight, layer.bias
@@ -70,8 +70,8 @@ class Added:
         return self.bias
 
 
-class BytesLinear:
-    """A linear layer in fp8, with a scale for every output; what goes in has one for every row."""
+class Fp8Linear:
+    """A linear layer in fp8, with a scale for each output; its input has a scale for each row."""
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         self.values, self.scales = quantize_rows(weight)
@@ -87,13 +87,13 @@ class BytesLinear:
         )  # fmt: skip
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
-    """[n, heads, positions, head_dim] each, in any layout."""
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
+    """[n, heads, positions, head_dim] each, with any strides."""
     with sdpa_kernel(BACKENDS, set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
-def linears(*modules: nn.Module) -> Sequence[nn.Linear]:
+def as_linears(*modules: nn.Module) -> Sequence[nn.Linear]:
     checked = []
     for module in modules:
         assert isinstance(module, nn.Linear)

@@ -17,9 +17,10 @@ from urllib.parse import quote
 
 from choral.errors import ChoralError, DownloadFailed, ModelCorrupt, ModelNotFound
 from choral.model.manifest import StoredFile
-from choral.model.source import Brought, shifted
+from choral.model.model_source import FetchedModel, overall_progress, total_bytes
 from choral.remote.download import Fetched, Progress, download, get, parse_json, sha256_of
-from choral.remote.transport import FetchErrors, shown
+from choral.remote.transport import FetchErrors
+from choral.remote.urls import redact_url
 from choral.storage import storage_errors, xdg_cache
 
 _WHOLE = "model.safetensors"
@@ -71,18 +72,17 @@ class HubSource:
     def label(self) -> str:
         return f"{self.repo.id}@{self.repo.revision} (Hugging Face hub)"
 
-    def bring(self, folder: Path, on_progress: Progress | None) -> Brought:
+    def fetch(self, folder: Path, on_progress: Progress | None) -> FetchedModel:
         commit, files = _listing(self.repo)
         wanted = choose(files)
         if not wanted:
             raise ModelNotFound(f"{self.repo.id} holds no weights in safetensors or CTranslate2 form")
-        sizes = [file.size_bytes for file in wanted]
-        total = None if None in sizes else sum(size or 0 for size in sizes)
+        total = total_bytes([file.size_bytes for file in wanted])
         stored: list[StoredFile] = []
         for file in wanted:
             done_bytes = sum(before.size_bytes for before in stored)
-            stored.append(self._fetch(file, commit, folder, shifted(on_progress, done_bytes, total)))
-        return Brought(".", tuple(stored))
+            stored.append(self._fetch(file, commit, folder, overall_progress(on_progress, done_bytes, total)))
+        return FetchedModel(".", tuple(stored))
 
     def _fetch(self, file: HubFile, commit: str, folder: Path, on_progress: Progress | None) -> StoredFile:
         url = f"{_endpoint()}/{self.repo.id}/resolve/{quote(commit, safe='')}/{file.name}"
@@ -94,7 +94,7 @@ class HubSource:
         size_bytes = target.stat().st_size
         if file.size_bytes not in (None, size_bytes):
             target.unlink()
-            raise ModelCorrupt(f"{shown(url)} has {size_bytes:,} bytes and should have {file.size_bytes:,}")
+            raise ModelCorrupt(f"{redact_url(url)} has {size_bytes:,} bytes and should have {file.size_bytes:,}")
         return StoredFile(file.name, size_bytes, file.sha256 or sha256_of(target))
 
 
@@ -147,7 +147,7 @@ def _listing(repo: Repo) -> tuple[str, tuple[HubFile, ...]]:
         )
         return str(answer.get("sha") or repo.revision), files
     except (KeyError, TypeError, AttributeError) as error:
-        raise DownloadFailed(f"{shown(url)} did not answer as a hub does") from error
+        raise DownloadFailed(f"{redact_url(url)} did not answer as a hub does") from error
 
 
 def _ask_within(seconds: float, url: str) -> Fetched:
@@ -165,7 +165,7 @@ def _ask_within(seconds: float, url: str) -> Fetched:
     try:
         answer = outcome.get(timeout=seconds)
     except queue.Empty:
-        raise DownloadFailed(f"{shown(url)}: no answer in {seconds:g} seconds") from None
+        raise DownloadFailed(f"{redact_url(url)}: no answer in {seconds:g} seconds") from None
     if isinstance(answer, ChoralError):
         raise answer
     return answer

@@ -1,10 +1,9 @@
-"""The fastest way through the network on a CPU, laid over the plain one from outside: `quantize` swaps its layers.
+"""Compute type int8 for CPUs: `quantize` replaces layers of the plain network.
 
-The large products of the encoder and the one with the vocabulary are made of bytes: weights are rounded once, with a
-scale for every output, activations at every call, with a scale for every row. Products are summed as whole numbers,
-so a row has the same result to the bit alone and among others, and a row that is not a number spoils itself only.
-Values, the outputs of attention and the decoder's layers gain little from bytes and lose most by them: those are
-bfloat16 where the CPU multiplies it natively, and float32 elsewhere.
+The large products of the encoder and the unembedding are int8: weights are rounded once, with a scale for each output,
+and activations at every call, with a scale for each row. Sums are integers, so a row gives the same bits alone or in a
+batch, and NaNs stay in their row. The values and outputs of attention and the decoder's layers would gain little speed
+and lose the most precision in int8: they are bfloat16 where the CPU multiplies it natively, and float32 elsewhere.
 """
 
 from __future__ import annotations
@@ -13,65 +12,84 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from choral.model import half
-from choral.model.fast_attention import attend_fast
-from choral.model.half import HalfLinear
-from choral.model.layers import MLP, Attention, attend
-from choral.model.whisper import Whisper
+from choral.model.cpu_attention import int8_attention
+from choral.model.whisper import MLP, Attention, Whisper
 
 LEVELS = 127
-# oneDNN multiplies unsigned by signed bytes: activations are moved up by this, and it takes the share of it off again.
+# oneDNN multiplies unsigned by signed bytes: activations are shifted by this, and it subtracts the contribution again.
 ZERO_POINT = 128
-MIN_AMAX = 1e-30  # keeps a row of zeros from being divided by zero
-# Rows that go through a whole MLP before the next ones do, so that what lies between its products stays in the cache.
-MLP_ROWS = 500
+MIN_AMAX = 1e-30  # lower bound of a row's largest magnitude, so that rows of zeros are not divided by zero
+MLP_ROWS = 500  # rows that pass through an MLP together: its intermediate results then stay in the CPU cache
 
 
-def is_fast_here() -> bool:
-    """Whether this CPU adds up products of bytes in one instruction; without it int8 is slow, and less exact."""
+def has_vnni() -> bool:
+    """Whether this CPU accumulates int8 products in one instruction; without it int8 is slow and less exact."""
     return torch.cpu._is_vnni_supported()
 
 
+def has_native_bf16() -> bool:
+    return torch.cpu._is_avx512_bf16_supported()
+
+
 def quantize(network: Whisper) -> None:
-    """Swaps the layers of a float32 network on the CPU. The encoder takes the dtype of `conv1.weight` after this."""
+    """Replace layers of a float32 network on the CPU. The encoder then takes the dtype of `conv1.weight`."""
     encoder, decoder = network.encoder, network.decoder
     for block in encoder.blocks:
         block.attn, block.mlp = Int8Attention(block.attn), Int8MLP(block.mlp)
     decoder.unembedding = Int8Unembedding(decoder.token_embedding.weight)
-    if half.is_fast_here():
+    if has_native_bf16():
         encoder.conv1.bfloat16()
         encoder.conv2.bfloat16()
-        for linears in [module for module in decoder.modules() if isinstance(module, Attention | MLP)]:
-            _halve(linears)
+        for parent in [module for module in decoder.modules() if isinstance(module, Attention | MLP)]:
+            _to_bf16(parent)
 
 
-def _halve(parent: nn.Module) -> None:
+def _to_bf16(parent: nn.Module) -> None:
     for name, child in parent.named_children():
         if isinstance(child, nn.Linear):
-            setattr(parent, name, HalfLinear(child))
+            setattr(parent, name, Bf16Linear(child))
+
+
+class Bf16Linear(nn.Linear):
+    """Multiplies in bfloat16; input and output are float32, so that residual sums and norms keep their precision."""
+
+    def __init__(self, plain: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = plain.in_features, plain.out_features
+        # A checkpoint may store its weights transposed, and each call would transpose them again.
+        self.weight = nn.Parameter(plain.weight.bfloat16().contiguous(), requires_grad=False)
+        bias = None if plain.bias is None else nn.Parameter(plain.bias.bfloat16(), requires_grad=False)
+        self.register_parameter("bias", bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = x.bfloat16().view(-1, self.in_features)
+        if len(rows) == 1:  # a matrix-vector product rounds differently: a row's result must not depend on the batch
+            rows = rows.expand(2, -1)
+        product = F.linear(rows, self.weight, self.bias).float()
+        return product[: x.numel() // self.in_features].view(*x.shape[:-1], -1)
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Fp8Rows around the zero point [n, in], and the largest magnitude of every row [n, 1]."""
-    top = torch.maximum(rows.amax(-1, keepdim=True), rows.amin(-1, keepdim=True).neg_()).clamp_(min=MIN_AMAX)
-    levels = (rows * (LEVELS / top)).round_().to(torch.int8)
-    return levels.bitwise_xor_(-ZERO_POINT).view(torch.uint8), top
+    """Rows as uint8 around the zero point [n, in], and the largest magnitude of each row [n, 1]."""
+    largest = torch.maximum(rows.amax(-1, keepdim=True), rows.amin(-1, keepdim=True).neg_()).clamp_(min=MIN_AMAX)
+    levels = (rows * (LEVELS / largest)).round_().to(torch.int8)
+    return levels.bitwise_xor_(-ZERO_POINT).view(torch.uint8), largest
 
 
 class Int8Linear(nn.Module):
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:  # [out, in], [out]
         super().__init__()
-        top = weight.abs().amax(1).clamp_(min=MIN_AMAX)
-        levels = (weight * (LEVELS / top)[:, None]).round_().to(torch.int8)
-        # A checkpoint may hold its weights transposed, which the packing would not notice.
+        largest = weight.abs().amax(1).clamp_(min=MIN_AMAX)
+        levels = (weight * (LEVELS / largest)[:, None]).round_().to(torch.int8)
+        # A checkpoint may store its weights transposed, and the packing ignores strides.
         self.packed = torch.ops.onednn.qlinear_prepack(levels.contiguous(), None)
         self.zero_points = torch.zeros(len(weight), dtype=torch.int32)
-        self.scale = top / LEVELS**2  # of weight and activation
+        self.scale = largest / LEVELS**2  # of weight and activation
         self.bias = bias
 
     @classmethod
     def of(cls, *layers: nn.Module) -> Int8Linear:
-        """One for several layers of the same input, their results side by side."""
+        """Fuse layers that share their input; their outputs are concatenated."""
         weights: list[Tensor] = []
         biases: list[Tensor] = []
         for layer in layers:
@@ -81,21 +99,21 @@ class Int8Linear(nn.Module):
         return cls(torch.cat(weights), torch.cat(biases))
 
     def forward(self, x: Tensor) -> Tensor:  # [..., in] → [..., out]
-        levels, top = quantize_rows(x.reshape(-1, x.shape[-1]))
+        levels, largest = quantize_rows(x.reshape(-1, x.shape[-1]))
         result: Tensor = torch.ops.onednn.qlinear_pointwise(
             levels, 1.0, ZERO_POINT, self.packed, self.scale, self.zero_points, None,
             1.0, 0, torch.float32, "none", [], "",
         )  # fmt: skip
-        result.mul_(top)
+        result.mul_(largest)
         if self.bias is not None:
             result.add_(self.bias)
         return result.view(*x.shape[:-1], -1)
 
 
 class Int8Unembedding(Int8Linear):
-    """The product with the token embedding, some of whose columns are up to a hundred times larger than others.
+    """The product with the token embedding, some of whose columns are a hundred times larger than others.
 
-    Half of that moves over to the states, so that neither side is rounded much.
+    The square root of that range is moved to the states, so that neither side loses much to rounding.
     """
 
     def __init__(self, embedding: Tensor) -> None:  # [vocabulary, state]
@@ -108,21 +126,21 @@ class Int8Unembedding(Int8Linear):
 
 
 class Int8Attention(Attention):
-    """The encoder's, which gives each position all others of its window."""
+    """The encoder's self-attention."""
 
     def __init__(self, plain: Attention) -> None:
         nn.Module.__init__(self)
         self.n_head = plain.n_head
         self.queries_keys = Int8Linear.of(plain.query, plain.key)
-        self.is_half = half.is_fast_here()
+        self.is_bf16 = has_native_bf16()
         self.value, self.out = plain.value, plain.out
-        if self.is_half:
-            _halve(self)
+        if self.is_bf16:
+            _to_bf16(self)
 
     def forward(self, x: Tensor) -> Tensor:
         queries, keys = self.queries_keys(x).chunk(2, dim=-1)
         q, k, v = (self.split_heads(part) for part in (queries, keys, self.value(x)))
-        return self.merge_heads(attend_fast(q, k, v) if self.is_half else attend(q, k, v))
+        return self.merge_heads((int8_attention if self.is_bf16 else F.scaled_dot_product_attention)(q, k, v))
 
 
 class Int8MLP(MLP):

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from choral.errors import DownloadFailed, ModelCorrupt, ModelNotFound, StorageError
 from choral.model import catalog
-from choral.model.carriers import CarrierSource
 from choral.model.catalog import KnownModel
 from choral.model.hub import HubSource, Repo, cached_snapshot
 from choral.model.manifest import FILENAME, Manifest
-from choral.model.source import Brought, Source
+from choral.model.model_source import FetchedModel, ModelSource, PackageSource
 from choral.remote.download import Progress
 from choral.storage import cache_root, locked, storage_errors
 
@@ -39,7 +38,7 @@ class InstalledModel:
 
 
 @dataclass(frozen=True)
-class _Wanted:
+class _ModelSpec:
     name: str
     repo: Repo
     known: KnownModel | None
@@ -49,12 +48,12 @@ class _Wanted:
         return re.sub(r"[/@]", "--", self.name)
 
     @property
-    def sources(self) -> tuple[Source, ...]:
-        carriers = self.known.carriers if self.known else ()
-        return (HubSource(self.repo), *(CarrierSource(carrier) for carrier in carriers))
+    def sources(self) -> tuple[ModelSource, ...]:
+        packages = self.known.packages if self.known else ()
+        return (HubSource(self.repo), *(PackageSource(package) for package in packages))
 
 
-class Store:
+class ModelStore:
     def __init__(self, root: Path | None = None) -> None:
         chosen = os.environ.get("CHORAL_MODELS")
         self.root = root or (Path(chosen).expanduser() if chosen else cache_root() / "models")
@@ -64,13 +63,13 @@ class Store:
         local = os.path.expanduser(name)
         if catalog.find(name) is None and os.path.exists(local):
             return self._local(Path(local))
-        wanted = _identify(name, or_path=True)
-        installed = self._installed(wanted)
-        path = installed.path if installed else cached_snapshot(wanted.repo)
+        spec = _identify(name, or_path=True)
+        installed = self._installed(spec)
+        path = installed.path if installed else cached_snapshot(spec.repo)
         if path is not None:
             return path
         if not download:
-            text = f"the model {wanted.name!r} is not on this machine: get it with `choral models pull {wanted.name}`"
+            text = f"the model {spec.name!r} is not on this machine: get it with `choral models pull {spec.name}`"
             raise ModelNotFound(text)
         return self.pull(name, on_progress=on_progress)
 
@@ -80,11 +79,11 @@ class Store:
 
     def pull(self, name: str, *, on_progress: Progress | None = None) -> Path:
         """Install a model unless it is installed already."""
-        wanted = _identify(name)
-        installed = self._installed(wanted)  # before the lock, which needs a folder that can be written
+        spec = _identify(name)
+        installed = self._installed(spec)  # before the lock, which needs a folder that can be written
         if installed is None:
-            with locked(self.root / f".{wanted.folder_name}.lock"):
-                installed = self._installed(wanted) or self._install(wanted, on_progress)
+            with locked(self.root / f".{spec.folder_name}.lock"):
+                installed = self._installed(spec) or self._install(spec, on_progress)
         return installed.path
 
     def list(self) -> tuple[InstalledModel, ...]:
@@ -143,24 +142,24 @@ class Store:
         called = {_describe(folder).name: folder for folder in folders} | {folder.name: folder for folder in folders}
         return called.get(name) or self._folder(_identify(name))
 
-    def _folder(self, wanted: _Wanted) -> Path:
-        return self.root / wanted.folder_name
+    def _folder(self, spec: _ModelSpec) -> Path:
+        return self.root / spec.folder_name
 
-    def _work_folder(self, wanted: _Wanted, number: int) -> Path:
-        return self.root / f".{wanted.folder_name}.{number}.partial"
+    def _work_folder(self, spec: _ModelSpec, number: int) -> Path:
+        return self.root / f".{spec.folder_name}.{number}.partial"
 
-    def _installed(self, wanted: _Wanted) -> InstalledModel | None:
-        folder = self._folder(wanted)
-        return _checked(folder, wanted.name) if os.path.isdir(folder) else None
+    def _installed(self, spec: _ModelSpec) -> InstalledModel | None:
+        folder = self._folder(spec)
+        return _checked(folder, spec.name) if os.path.isdir(folder) else None
 
-    def _install(self, wanted: _Wanted, on_progress: Progress | None) -> InstalledModel:
+    def _install(self, spec: _ModelSpec, on_progress: Progress | None) -> InstalledModel:
         failures = []
-        for number, source in enumerate(wanted.sources):
-            work = self._work_folder(wanted, number)
+        for number, source in enumerate(spec.sources):
+            work = self._work_folder(spec, number)
             with storage_errors(work):
                 work.mkdir(parents=True, exist_ok=True)
             try:
-                brought = source.bring(work, on_progress)
+                fetched = source.fetch(work, on_progress)
             except ModelCorrupt:
                 _delete(work)
                 raise
@@ -171,20 +170,20 @@ class Store:
                 failures.append(error)
                 _delete_if_empty(work)
                 continue
-            return self._put_in_place(wanted, work, source.label, brought)
-        raise _no_source(wanted, failures)
+            return self._put_in_place(spec, work, source.label, fetched)
+        raise _no_source(spec, failures)
 
-    def _put_in_place(self, wanted: _Wanted, work: Path, label: str, brought: Brought) -> InstalledModel:
-        ready, final = self.root / f".{wanted.folder_name}.ready", self._folder(wanted)
+    def _put_in_place(self, spec: _ModelSpec, work: Path, label: str, fetched: FetchedModel) -> InstalledModel:
+        ready, final = self.root / f".{spec.folder_name}.ready", self._folder(spec)
         _delete(ready)
         with storage_errors(ready):
             ready.mkdir()
-            for file in brought.files:
+            for file in fetched.files:
                 os.replace(work / file.name, ready / file.name)
-            Manifest(wanted.name, label, brought.entry, brought.files).with_times(ready).write(ready)
+            Manifest(spec.name, label, fetched.entry, fetched.files).with_times(ready).write(ready)
             os.rename(ready, final)
-        for number in range(len(wanted.sources)):
-            _delete(self._work_folder(wanted, number))
+        for number in range(len(spec.sources)):
+            _delete(self._work_folder(spec, number))
         return _describe(final)
 
 
@@ -193,14 +192,14 @@ def default_model(cuda: bool) -> str:
     return "large-v3-turbo" if cuda else "base"
 
 
-def _identify(name: str, *, or_path: bool = False) -> _Wanted:
+def _identify(name: str, *, or_path: bool = False) -> _ModelSpec:
     """The model of this name; `or_path` tells whether a path would have been right too."""
     known = catalog.find(name)
     if known is not None:
-        return _Wanted(known.name, Repo(known.repo), known)
+        return _ModelSpec(known.name, Repo(known.repo), known)
     repo = _repo_called(name)
     if repo is not None:
-        return _Wanted(name, repo, None)
+        return _ModelSpec(name, repo, None)
     raise _unknown_path(name, or_path) or _unknown_name(name, or_path)
 
 
@@ -260,13 +259,13 @@ def _with_remedy(error: ModelCorrupt, name: str) -> ModelCorrupt:
     return ModelCorrupt(f"the model {name!r} is damaged: {error}. To mend it, {remedy}")
 
 
-def _no_source(wanted: _Wanted, failures: list[DownloadFailed | ModelNotFound]) -> DownloadFailed | ModelNotFound:
-    tried = zip(wanted.sources, failures, strict=True)
+def _no_source(spec: _ModelSpec, failures: list[DownloadFailed | ModelNotFound]) -> DownloadFailed | ModelNotFound:
+    tried = zip(spec.sources, failures, strict=True)
     lines = [f"  - {source.label}: {error}" for source, error in tried]
-    if wanted.known is None and all(isinstance(error, ModelNotFound) for error in failures):
-        return ModelNotFound(f"the model {wanted.name!r} was not found:\n" + "\n".join(lines))
+    if spec.known is None and all(isinstance(error, ModelNotFound) for error in failures):
+        return ModelNotFound(f"the model {spec.name!r} was not found:\n" + "\n".join(lines))
     return DownloadFailed(
-        f"the model {wanted.name!r} could not be downloaded. Sources tried:\n"
+        f"the model {spec.name!r} could not be downloaded. Sources tried:\n"
         + "\n".join(lines)
         + "\nCheck the network and try again; or set HF_ENDPOINT to a mirror of the hub that you can reach; or "
         "bring the model from elsewhere and give the path of its file or folder in place of the name"

@@ -31,8 +31,8 @@ from choral.remote.transport import (
     range_of,
     read,
     require_whole,
-    shown,
 )
+from choral.remote.urls import redact_url
 from choral.storage import locked, storage_errors
 
 Result = TypeVar("Result")
@@ -122,7 +122,7 @@ def parse_json(answer: Fetched, errors: FetchErrors = MODEL_ERRORS) -> Any:
     try:
         return json.loads(answer.body)
     except ValueError as error:
-        raise errors.failed(f"{shown(answer.url)} should answer with JSON and did not: {error}") from error
+        raise errors.failed(f"{redact_url(answer.url)} should answer with JSON and did not: {error}") from error
 
 
 def sha256_of(path: Path) -> str:
@@ -164,7 +164,7 @@ class _Transfer:
             digest = self.digest.hexdigest()
             self._restart()
             raise self.address.errors.corrupt(
-                f"{shown(self.address.url)} is not the file it should be: its SHA-256 is {digest}, "
+                f"{redact_url(self.address.url)} is not the file it should be: its SHA-256 is {digest}, "
                 f"expected {self.sha256}. It was discarded"
             )
         with storage_errors(self.target):
@@ -267,13 +267,13 @@ def _retrying(attempt: Callable[[], Result], address: Address, tries: int, progr
         try:
             return attempt()
         except RefusedError as error:
-            raise address.errors.of_status(error.status)(f"{shown(address.url)}: {error}") from error
+            raise address.errors.of_status(error.status)(f"{redact_url(address.url)}: {error}") from error
         except UnreachableError as error:
             # Bytes that were never reached before start the count anew: a long download may meet many cuts.
             failures = 1 if progress() > furthest else failures + 1
             furthest = max(furthest, progress())
             if failures >= tries:
-                raise address.errors.failed(f"{shown(address.url)}: {error}") from error
+                raise address.errors.failed(f"{redact_url(address.url)}: {error}") from error
             time.sleep(min(_LONGEST_WAIT_S, max(error.wait_s, _BACKOFF_S * 2 ** (failures - 1))))
 
 

@@ -23,10 +23,10 @@ from typing import IO, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 from choral.errors import ChoralError, DownloadFailed, ModelCorrupt
-from choral.remote.guard import AddressRefused, Guard
-from choral.remote.guarded import GuardedHandler, GuardedTlsHandler
-from choral.remote.lifeline import Lifeline
+from choral.remote.abort_handle import AbortHandle
 from choral.remote.pip_config import pip_settings
+from choral.remote.ssrf_guard import AddressRefused, GuardedHandler, GuardedTlsHandler, SsrfGuard
+from choral.remote.urls import redact_url, without_credentials
 
 _CHUNK_BYTES = 1 << 18
 _WORTH_ANOTHER_TRY = {408, 425, 429, 500, 502, 503, 504}
@@ -89,7 +89,7 @@ class Address:
         return self.max_bytes is not None and size_bytes is not None and size_bytes > self.max_bytes
 
     def too_large(self) -> ChoralError:
-        text = f"{shown(self.url)} has more than the {self.max_bytes:,} bytes that are allowed"
+        text = f"{redact_url(self.url)} has more than the {self.max_bytes:,} bytes that are allowed"
         return self.errors.too_large(text)
 
 
@@ -100,21 +100,21 @@ def open_url(
     timeout_s: float,
     proxy: str | None = None,
     body: bytes | None = None,
-    guard: Guard | None = None,
-    lifeline: Lifeline | None = None,
+    guard: SsrfGuard | None = None,
+    abort_handle: AbortHandle | None = None,
 ) -> HTTPResponse:
     """The response of a GET, or of a POST where there is a body; the caller closes it.
 
-    With a guard the request goes only where that permits, through no proxy, and ends when the lifeline is cut.
+    With a guard the request goes only where that permits, through no proxy, and ends when the abort_handle is cut.
     """
     assert guard is None or proxy is None
-    assert guard is not None or lifeline is None
+    assert guard is not None or abort_handle is None
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RefusedError("not an http or https address")
-        request = web.Request(_sendable(_without_credentials(parts)), body, _all_headers(parts, headers))
-        opener = _opener(proxy) if guard is None else _guarded_opener(guard, lifeline or Lifeline())
+        request = web.Request(_sendable(without_credentials(parts)), body, _all_headers(parts, headers))
+        opener = _opener(proxy) if guard is None else _guarded_opener(guard, abort_handle or AbortHandle())
         return cast(HTTPResponse, opener.open(request, timeout=timeout_s))
     except urllib.error.HTTPError as error:
         error.close()
@@ -153,19 +153,6 @@ def range_of(response: HTTPResponse) -> tuple[int, int | None]:
     if match is None:
         return -1, None
     return int(match[1]), None if match[2] == "*" else int(match[2])
-
-
-def shown(url: str) -> str:
-    """An address for people: without credentials, and without the query, which may be signed."""
-    try:
-        parts = urlsplit(url)
-        return _without_credentials(parts)._replace(query="", fragment="").geturl()
-    except ValueError:
-        return "the given address"
-
-
-def _without_credentials(parts: SplitResult) -> SplitResult:
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], fragment="")
 
 
 def _sendable(parts: SplitResult) -> str:
@@ -240,8 +227,8 @@ def _opener(proxy: str | None) -> web.OpenerDirector:
     return _opener_of(web.ProxyHandler(proxies), web.HTTPHandler(), _Https())
 
 
-def _guarded_opener(guard: Guard, lifeline: Lifeline) -> web.OpenerDirector:
-    return _opener_of(GuardedHandler(guard, lifeline), GuardedTlsHandler(guard, lifeline, _tls_context))
+def _guarded_opener(guard: SsrfGuard, abort_handle: AbortHandle) -> web.OpenerDirector:
+    return _opener_of(GuardedHandler(guard, abort_handle), GuardedTlsHandler(guard, abort_handle, _tls_context))
 
 
 def _opener_of(*connecting: web.BaseHandler) -> web.OpenerDirector:

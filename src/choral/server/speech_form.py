@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from choral.audio.prep.inputs import PrepInput
-from choral.audio.source import require_http, url_scheme
 from choral.errors import UsageError
 from choral.model.languages import to_code
+from choral.remote.urls import require_http, url_scheme
 from choral.server.api_errors import ApiError
 from choral.server.chunking import read_chunking
 from choral.server.upload import Form
@@ -213,11 +213,10 @@ def _audio(fields: Fields, form: Form) -> tuple[PrepInput, Literal["file", "url"
     if len(form.files) + (url is not None) > 1:
         raise ApiError("more than one audio was given: send one `file`, or one `url`", param="file", code="too_many")
     if url is not None:
-        scheme = url_scheme(url)
-        if scheme is None:
+        if url_scheme(url) is None:
             raise invalid("url", url, "an http or https address")
         with about("url"):
-            require_http(url, scheme)
+            require_http(url)
         return url, "url"
     if not form.files:
         raise ApiError(

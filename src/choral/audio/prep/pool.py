@@ -26,12 +26,12 @@ from choral.audio.prep.memory_budget import MemoryBudget
 from choral.audio.prep.process_pool import DecodeProcess, ProcessDied, ProcessPool
 from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording
-from choral.audio.source import AudioSource, fetch, require_http, url_scheme, url_suffix
+from choral.audio.source import AudioSource, fetch, url_suffix
 from choral.audio.spool import temporary_file
 from choral.errors import NotAudio
-from choral.remote.guard import Guard
-from choral.remote.lifeline import Lifeline
-from choral.remote.transport import shown
+from choral.remote.abort_handle import AbortHandle
+from choral.remote.ssrf_guard import SsrfGuard
+from choral.remote.urls import redact_url, require_http, url_scheme
 from choral.types import Loudness, LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
@@ -68,7 +68,7 @@ class PrepTask:
         # Set running only when it is done, because a running future cannot be cancelled.
         self.future: Future[Prepared] = Future()
         self.phase: Phase = "waiting"
-        self.lifeline = Lifeline()
+        self.abort_handle = AbortHandle()
         self._lock = threading.Lock()
         self._process: DecodeProcess | None = None
         # Weak: a reference cycle of future and task would delay freeing the recording.
@@ -103,7 +103,7 @@ class PrepTask:
             self.future.set_exception(error)
 
     def _stop(self) -> None:
-        self.lifeline.cut()
+        self.abort_handle.abort()
         with self._lock:
             if self._process is not None:
                 self._process.kill()
@@ -118,7 +118,7 @@ class PrepPool:
     def __init__(self, settings: PrepSettings | None = None, *, decode: DecodeFunction = default_decode) -> None:
         """`decode` is what the processes run on each file: a module-level function."""
         self.settings = settings or PrepSettings()
-        self._guard = Guard(self.settings.allowed_hosts)
+        self._guard = SsrfGuard(self.settings.allowed_hosts)
         self._budget = MemoryBudget(self.settings.memory_bytes)
         self._processes = ProcessPool(self.settings.n_processes, name_of(decode))
         self._fetch_threads = ThreadPoolExecutor(self.settings.fetches, "choral-fetch")
@@ -129,15 +129,15 @@ class PrepPool:
 
     def submit(self, audio: PrepInput, *, loudness: Loudness = "off") -> Future[Prepared]:
         """With `loudness` the level is measured too, so that transcribing with that option need not measure it."""
-        scheme = url_scheme(audio)
-        if scheme is not None:
-            require_http(str(audio), scheme)
+        is_url = url_scheme(audio) is not None
+        if is_url:
+            require_http(str(audio))
         task = PrepTask(audio, None if loudness == "off" else loudness)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the prep pool is closed")
             self._tasks.add(task)
-        (self._fetch_threads if scheme else self._local_threads).submit(self._prepare, task)
+        (self._fetch_threads if is_url else self._local_threads).submit(self._prepare, task)
         return task.future
 
     @property
@@ -197,10 +197,10 @@ class PrepPool:
             stall_timeout_s=settings.stall_timeout_s,
             total_timeout_s=settings.fetch_timeout_s,
             guard=self._guard,
-            lifeline=task.lifeline,
+            abort_handle=task.abort_handle,
             memory_bytes=FETCH_MEMORY_BYTES,
         )
-        return AudioSource(shown(url), url_suffix(url), file, owns_file=True)
+        return AudioSource(redact_url(url), url_suffix(url), file, owns_file=True)
 
     def _decode(self, task: PrepTask, source: AudioSource, fetch_s: float) -> Prepared:
         output = temporary_file()

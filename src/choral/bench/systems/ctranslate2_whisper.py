@@ -27,7 +27,7 @@ from choral.bench.dispatcher import Dispatcher
 from choral.bench.load_generator import RoundResult, Stages, send_all
 from choral.bench.systems.spec import PeerConfig
 from choral.engine.window import WindowAudio
-from choral.model.converted import ctranslate2_folder
+from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
 

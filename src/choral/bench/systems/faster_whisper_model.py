@@ -13,7 +13,7 @@ from choral.bench.load_generator import RoundResult, send_all
 from choral.bench.systems.hugging_tokenizer import tokenizer_json
 from choral.bench.systems.spec import PeerConfig
 from choral.model.checkpoint import Checkpoint
-from choral.model.converted import ctranslate2_folder
+from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.weights import open_checkpoint
 
 

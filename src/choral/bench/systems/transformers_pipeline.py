@@ -23,7 +23,7 @@ from choral.model.checkpoint import Checkpoint
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
-from choral.model.weights.naming import openai_name
+from choral.model.weights.state_dict import openai_name
 
 LAST_FIRST_TIMESTAMP = 50  # the first segment begins within a second, as everywhere else
 

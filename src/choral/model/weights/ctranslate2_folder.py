@@ -16,11 +16,11 @@ import numpy as np
 
 from choral.errors import ModelCorrupt
 from choral.model import alignment_heads
-from choral.model.checkpoint import Array, Checkpoint, LazyTensor, Shape, shown, with_audio_positions
+from choral.model.checkpoint import Array, Checkpoint, LazyTensor, Shape, printable, with_audio_positions
 from choral.model.dims import ModelDims
 from choral.model.weights import vocabulary
 from choral.model.weights.mapped_file import MappedFile, Reader, corrupt, read_json_object
-from choral.model.weights.naming import dims_from_shapes
+from choral.model.weights.state_dict import dims_from_shapes
 
 SPECIFICATION = b"WhisperSpec"
 _OLDEST_VERSION = 6
@@ -69,7 +69,7 @@ class _Model:
         for _ in range(reader.number("I", "the count of aliases")):
             alias, target = self._name(reader), self._name(reader)
             if target not in self._variables:
-                raise corrupt(path, f"the variable {shown(target)} is missing")
+                raise corrupt(path, f"the variable {printable(target)} is missing")
             self._variables[alias] = self._variables[target]
 
     def _name(self, reader: Reader) -> str:
@@ -77,7 +77,7 @@ class _Model:
 
     def _variable(self, reader: Reader) -> tuple[str, _Variable]:
         name = self._name(reader)
-        what = f"the variable {shown(name)}"
+        what = f"the variable {printable(name)}"
         shape = reader.numbers(f"{reader.number('B', what)}I", what)
         type_id, n_bytes = reader.numbers("BI", what)
         if type_id >= len(_DTYPES) or math.prod(shape) * _DTYPES[type_id][1] != n_bytes:

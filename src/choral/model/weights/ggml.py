@@ -8,7 +8,7 @@ from pathlib import Path
 
 from choral.errors import ModelCorrupt
 from choral.model import alignment_heads
-from choral.model.checkpoint import Checkpoint, LazyTensor, shown, with_audio_positions
+from choral.model.checkpoint import Checkpoint, LazyTensor, printable, with_audio_positions
 from choral.model.dims import ModelDims
 from choral.model.weights.ggml_blocks import BLOCK, BLOCK_TYPES, dequantized
 from choral.model.weights.mapped_file import MappedFile, Reader, corrupt
@@ -58,7 +58,7 @@ def _tensor(reader: Reader) -> tuple[str, LazyTensor]:
         raise corrupt(path, "the header of a tensor is damaged")
     shape = reader.numbers(f"{n_axes}i", "the header of a tensor")[::-1]
     name = reader.take(n_name, "the name of a tensor").decode("utf-8", "replace")
-    what = f"the tensor {shown(name)}"
+    what = f"the tensor {printable(name)}"
     if min(shape) < 0:
         raise corrupt(path, f"{what} has a negative size")
     target_shape = shape[:1] if name.startswith("encoder.conv") and name.endswith(".bias") else shape

@@ -22,7 +22,7 @@ class BlockType:
 
     @property
     def n_bytes(self) -> int:
-        """Fp8Rows of a block."""
+        """Bytes of a block."""
         return 2 + 2 * self.has_offset + BLOCK * self.bits // 8
 
 

@@ -13,12 +13,12 @@ import numpy as np
 
 from choral.errors import ModelCorrupt
 from choral.model import alignment_heads
-from choral.model.checkpoint import Checkpoint, LazyTensor, shown, with_audio_positions
+from choral.model.checkpoint import Checkpoint, LazyTensor, printable, with_audio_positions
 from choral.model.dims import ModelDims
 from choral.model.weights import vocabulary
 from choral.model.weights.mapped_file import corrupt, read_json_object
 from choral.model.weights.openai_pt import named_tensors
-from choral.model.weights.safetensors_file import read_safetensors
+from choral.model.weights.safetensors import read_safetensors
 from choral.model.weights.torch_file import read_torch_file
 
 _CONFIG_OF_DIM = {
@@ -58,7 +58,7 @@ def _check_architecture(config: dict[str, Any], path: Path) -> None:
     for key, value in wanted.items():
         found = config.get(key, None if key == "model_type" else value)
         if found != value:
-            raise ModelCorrupt(f"{path}: {key} is {shown(str(found))!r}; in Whisper models it is {value!r}.")
+            raise ModelCorrupt(f"{path}: {key} is {printable(str(found))!r}; in Whisper models it is {value!r}.")
 
 
 def _tensors(folder: Path, is_tied: bool) -> dict[str, LazyTensor]:
@@ -88,7 +88,7 @@ def _shards(path: Path) -> list[Path]:
     shards = [path.with_name(name) for name in sorted(names)]
     for shard in shards:
         if not shard.is_file():
-            raise corrupt(path, f"the file {shown(shard.name)} that it names is missing")
+            raise corrupt(path, f"the file {printable(shard.name)} that it names is missing")
     return shards
 
 

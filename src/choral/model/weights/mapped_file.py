@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from choral.errors import ModelCorrupt, ModelError
-from choral.model.checkpoint import Array, LazyTensor, Shape, shown
+from choral.model.checkpoint import Array, LazyTensor, Shape, printable
 
 _LARGEST_JSON = 64 * 2**20  # the tokenizer.json of a Whisper model has 2 to 4 MB
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
@@ -50,7 +50,7 @@ class MappedFile:
 
     def tensor(self, name: str, start: int, dtype: str, shape: Shape) -> LazyTensor:
         """A tensor of float32, float16 or bfloat16 that begins at this byte."""
-        data = self.view(start, math.prod(shape) * _ITEM_BYTES[dtype], f"the tensor {shown(name)}")
+        data = self.view(start, math.prod(shape) * _ITEM_BYTES[dtype], f"the tensor {printable(name)}")
         return LazyTensor(shape, partial(_as_floats, data, dtype, shape))
 
     def _check(self, start: int, n_bytes: int, what: str) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from choral.errors import ModelCorrupt
 from choral.model import alignment_heads
-from choral.model.checkpoint import Checkpoint, LazyTensor, shown, with_audio_positions
+from choral.model.checkpoint import Checkpoint, LazyTensor, printable, with_audio_positions
 from choral.model.dims import ModelDims
 from choral.model.weights.mapped_file import corrupt
-from choral.model.weights.naming import dims_from_shapes, openai_name
+from choral.model.weights.state_dict import dims_from_shapes, openai_name
 from choral.model.weights.torch_file import read_torch_file
 
 _OUTPUT_PROJECTION = "proj_out.weight"  # Hugging Face writes the token embedding a second time under this name
@@ -40,7 +40,7 @@ def named_tensors(state: object, path: Path) -> dict[str, LazyTensor]:
     entries = {}
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, LazyTensor):
-            raise corrupt(path, f"{shown(str(name))} in it is no tensor")
+            raise corrupt(path, f"{printable(str(name))} in it is no tensor")
         if name != _OUTPUT_PROJECTION:
             entries[openai_name(name)] = tensor
     return entries

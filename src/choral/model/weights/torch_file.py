@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from choral.errors import ModelCorrupt
-from choral.model.checkpoint import Array, LazyTensor, Shape, shown
+from choral.model.checkpoint import Array, LazyTensor, Shape, printable
 from choral.model.weights.mapped_file import MappedFile, corrupt, is_shape
 
 _LARGEST_PICKLE = 8 * 2**20  # that of large-v3 has 150 kB
@@ -66,14 +66,14 @@ class _Archive:
         self._member_of_name = {member.filename.partition("/")[2]: member for member in members}
 
     def read(self, name: str) -> bytes:
-        start, n_bytes = self._write_cross_kv(name)
+        start, n_bytes = self._place(name)
         if n_bytes > _LARGEST_PICKLE:
             raise corrupt(self.path, f"its member {name} is far larger than it can be")
         return self._file.read(start, n_bytes, f"the member {name}")
 
     def tensor(self, storage: _Storage, offset: int, shape: Shape, strides: Shape) -> LazyTensor:
         """A tensor in a storage; `offset` and `strides` count items."""
-        start, n_bytes = self._write_cross_kv(name := f"data/{storage.key}")
+        start, n_bytes = self._place(name := f"data/{storage.key}")
         item_bytes = 4 if storage.dtype == "float32" else 2
         n_items = math.prod(shape)
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if n_items else -1
@@ -83,9 +83,9 @@ class _Archive:
         flat = self._file.tensor(name, start + offset * item_bytes, storage.dtype, (last + 1,))
         return LazyTensor(shape, partial(_strided, flat, shape, strides))
 
-    def _write_cross_kv(self, name: str) -> tuple[int, int]:
+    def _place(self, name: str) -> tuple[int, int]:
         member = self._member_of_name.get(name)
-        what = f"the member {shown(name)}"
+        what = f"the member {printable(name)}"
         if member is None:
             raise corrupt(self.path, f"{what} is missing")
         if member.compress_type != zipfile.ZIP_STORED or member.compress_size != member.file_size:
@@ -201,7 +201,7 @@ class _Pickle:
     def _global(self, module: object, name: object) -> _Global:
         full_name = f"{module}.{name}" if isinstance(module, str) and isinstance(name, str) else ""
         if full_name not in _CALLABLE and full_name not in _DTYPE_OF_STORAGE:
-            raise self._refused(shown(full_name) or "a global without a name")
+            raise self._refused(printable(full_name) or "a global without a name")
         return _Global(full_name)
 
     def _storage(self, identity: Any) -> _Storage:

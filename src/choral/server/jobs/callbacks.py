@@ -9,7 +9,7 @@ import time
 from choral.common.aio import run_in_thread
 from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.jobs.webhook_delivery import next_attempt, post, webhook_body
-from choral.remote.guard import Guard
+from choral.remote.ssrf_guard import SsrfGuard
 from choral.server.jobs.async_table import AsyncTable
 
 log = logging.getLogger("choral.server")
@@ -21,7 +21,7 @@ RETRY_S = 7.0  # before the second try; with ten, each pause twice the last, an 
 
 class Callbacks:
     def __init__(self, disk: AsyncTable, allowed_hosts: tuple[str, ...], secret: str) -> None:
-        self._disk, self._guard, self._secret = disk, Guard(allowed_hosts), secret
+        self._disk, self._guard, self._secret = disk, SsrfGuard(allowed_hosts), secret
 
     async def run(self) -> None:
         """Sends what is due, until it is cancelled."""

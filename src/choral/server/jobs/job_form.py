@@ -17,10 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 from starlette.requests import Request
 
 from choral.audio.prep.inputs import OpenFile
-from choral.audio.source import require_http, url_scheme
 from choral.errors import UsageError
 from choral.model.languages import to_code
-from choral.remote.transport import shown
+from choral.remote.urls import redact_url, require_http, url_scheme
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
 from choral.server.speech_form import FLAGS, about, invalid, number
@@ -42,7 +41,7 @@ class JobForm:
 
     @property
     def name(self) -> str:
-        return shown(self.audio) if isinstance(self.audio, str) else self.audio.name
+        return redact_url(self.audio) if isinstance(self.audio, str) else self.audio.name
 
 
 @asynccontextmanager
@@ -153,11 +152,10 @@ def _callback(given: Any) -> str | None:
 
 
 def _address(name: str, given: Any) -> str:
-    scheme = url_scheme(given) if isinstance(given, str) else None
-    if scheme is None:
+    if url_scheme(given) is None:
         raise invalid(name, str(given), "an http or https address")
     with about(name):
-        require_http(given, scheme)
+        require_http(given)
     return str(given)
 
 

@@ -27,7 +27,7 @@ from urllib.request import url2pathname
 from choral.errors import DownloadFailed, ModelCorrupt
 from choral.remote.download import Fetched, Progress, download, get, parse_json, sha256_of
 from choral.remote.pip_config import pip_settings
-from choral.remote.transport import shown
+from choral.remote.urls import redact_url
 from choral.storage import storage_errors
 
 Ecosystem = Literal["python", "npm"]
@@ -147,7 +147,7 @@ def _python_link(archive: Archive) -> _Link:
             continue
         if archive.filename in links:
             return links[archive.filename]
-        reasons.append(f"{shown(index_url)} has no file {archive.filename}")
+        reasons.append(f"{redact_url(index_url)} has no file {archive.filename}")
     raise DownloadFailed("; ".join(reasons))
 
 
@@ -167,7 +167,7 @@ def _project_links(index_url: str, project: str) -> dict[str, _Link]:
 def _local_page(url: str) -> Fetched:
     page = Path(url2pathname(urlsplit(url).path)) / "index.html"
     if not page.is_file():
-        raise DownloadFailed(f"{shown(url)} does not exist")
+        raise DownloadFailed(f"{redact_url(url)} does not exist")
     with storage_errors(page):
         return Fetched(url, "text/html", page.read_bytes())
 
@@ -183,7 +183,7 @@ def _json_links(answer: Fetched, index_url: str) -> dict[str, _Link]:
             for file in files
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise DownloadFailed(f"{shown(answer.url)} is not a package index that is understood") from error
+        raise DownloadFailed(f"{redact_url(answer.url)} is not a package index that is understood") from error
 
 
 def _html_links(answer: Fetched, index_url: str) -> dict[str, _Link]:

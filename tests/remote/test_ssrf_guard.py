@@ -19,8 +19,8 @@ import pytest
 from choral.audio.source import fetch
 from choral.errors import AudioRefused, AudioTooLarge, FetchFailed, UsageError
 from choral.remote import transport
-from choral.remote.guard import AddressRefused, Guard, Place, is_public
-from choral.remote.lifeline import Lifeline
+from choral.remote.abort_handle import AbortHandle
+from choral.remote.ssrf_guard import AddressRefused, SocketAddress, SsrfGuard, is_public
 from choral.remote.transport import ForbiddenError, RefusedError, UnreachableError, open_url, read
 from local_server import LocalServer, serve
 
@@ -34,7 +34,7 @@ def server() -> Iterator[LocalServer]:
         yield server
 
 
-def get(url: str, guard: Guard) -> bytes:
+def get(url: str, guard: SsrfGuard) -> bytes:
     with open_url(url, headers={}, timeout_s=5, guard=guard) as response:
         return b"".join(iter(lambda: read(response), b""))
 
@@ -61,7 +61,7 @@ def test_public_addresses(address: str) -> None:
 def test_addresses_that_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
     with pytest.raises(AddressRefused, match=r"^some\.host is not a host on the public internet") as caught:
-        Guard(resolve=lambda host, port: [places(address, port)]).connect("some.host", 80, 1)
+        SsrfGuard(resolve=lambda host, port: [places(address, port)]).connect("some.host", 80, 1)
     assert address not in str(caught.value)
 
 
@@ -70,7 +70,7 @@ def test_public_addresses_within_others(address: str) -> None:
     assert is_public(ip_address(address))
 
 
-def places(address: str, port: int) -> Place:
+def places(address: str, port: int) -> SocketAddress:
     return (socket.AF_INET6, (address, port, 0, 0)) if ":" in address else (socket.AF_INET, (address, port))
 
 
@@ -86,7 +86,7 @@ def test_every_spelling_of_this_machine_is_refused(server: LocalServer, host: st
     address, at, _ = host.partition("#")
     url = f"http://{address}:{server.host.rpartition(':')[2]}{at and '/#'}/sound"
     with pytest.raises(RefusedError) as caught:
-        get(url, Guard())
+        get(url, SsrfGuard())
     assert "public internet" in str(caught.value) or "not known here" in str(caught.value)
     assert server.seen == []
 
@@ -94,18 +94,18 @@ def test_every_spelling_of_this_machine_is_refused(server: LocalServer, host: st
 def test_what_is_allowed_is_reached(server: LocalServer) -> None:
     port = server.host.rpartition(":")[2]
     for allowed in ("127.0.0.1", server.host, "127.0.0.0/8", "127.0.0.1/32", f"127.0.0.1:{port}"):
-        assert get(f"{server.url}/sound", Guard((allowed,))) == BODY
+        assert get(f"{server.url}/sound", SsrfGuard((allowed,))) == BODY
     for allowed in ("localhost", f"localhost:{port}", "LocalHost."):
-        assert get(f"http://localhost:{port}/sound", Guard((allowed,))) == BODY
+        assert get(f"http://localhost:{port}/sound", SsrfGuard((allowed,))) == BODY
     for allowed in ("localhost", f"127.0.0.1:{int(port) + 1}", "10.0.0.0/8", "::1", "example.org"):
         with pytest.raises(ForbiddenError, match="allowed hosts"):
-            get(f"{server.url}/sound", Guard((allowed,)))
+            get(f"{server.url}/sound", SsrfGuard((allowed,)))
 
 
 @pytest.mark.parametrize("spelled", ["2130706433", "0x7f.1", "127.1"])
 def test_an_allowed_network_counts_for_every_spelling(server: LocalServer, spelled: str) -> None:
     port = server.host.rpartition(":")[2]
-    assert get(f"http://{spelled}:{port}/sound", Guard(("127.0.0.0/8",))) == BODY
+    assert get(f"http://{spelled}:{port}/sound", SsrfGuard(("127.0.0.0/8",))) == BODY
 
 
 @pytest.mark.parametrize(
@@ -113,27 +113,27 @@ def test_an_allowed_network_counts_for_every_spelling(server: LocalServer, spell
 )
 def test_an_allowed_host_that_is_none(allowed: str) -> None:
     with pytest.raises(UsageError, match="give a host, host:port or network"):
-        Guard((allowed,))
+        SsrfGuard((allowed,))
 
 
 @pytest.mark.parametrize("target", ["http://169.254.169.254/latest/meta-data/", "http://[::1]/", "http://localhost:1/"])
 def test_a_redirect_inside_is_refused(server: LocalServer, target: str) -> None:
     url = server.add("/away", redirect=target)
     with pytest.raises(AudioRefused, match=r"/away is not fetched: .* is not a host on the public internet"):
-        fetch(url, guard=Guard((server.host,)))
+        fetch(url, guard=SsrfGuard((server.host,)))
     assert server.paths() == ["/away"]
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/"])
 def test_a_redirect_to_another_protocol_is_refused(server: LocalServer, target: str) -> None:
     with pytest.raises(FetchFailed) as caught:
-        fetch(server.add("/away", redirect=target), guard=Guard((server.host,)))
+        fetch(server.add("/away", redirect=target), guard=SsrfGuard((server.host,)))
     assert "check the address" in str(caught.value)
 
 
 def test_a_redirect_between_allowed_hosts_is_followed(server: LocalServer) -> None:
     url = server.add("/away", redirect=f"{server.url}/sound")
-    with fetch(url, guard=Guard((server.host,))) as file:
+    with fetch(url, guard=SsrfGuard((server.host,))) as file:
         assert file.read() == BODY
 
 
@@ -142,11 +142,11 @@ def test_a_name_that_changes_its_mind_is_asked_once(server: LocalServer) -> None
     answers = [[places("127.0.0.1", port)], [places("10.0.0.1", port)]]
     asked: list[str] = []
 
-    def resolve(host: str, port: int) -> list[Place]:
+    def resolve(host: str, port: int) -> list[SocketAddress]:
         asked.append(host)
         return answers[len(asked) - 1]
 
-    assert get(f"http://changing.test:{port}/sound", Guard(("127.0.0.1",), resolve)) == BODY
+    assert get(f"http://changing.test:{port}/sound", SsrfGuard(("127.0.0.1",), resolve)) == BODY
     assert asked == ["changing.test"]
 
 
@@ -154,7 +154,7 @@ def test_only_the_public_addresses_of_a_name_are_tried(server: LocalServer) -> N
     port = int(server.host.rpartition(":")[2])
     both = [places("10.255.255.1", port), places("127.0.0.1", port)]  # the first would hang, if it were tried
     start_s = time.monotonic()
-    assert get(f"http://both.test:{port}/sound", Guard(("127.0.0.1",), lambda host, port: both)) == BODY
+    assert get(f"http://both.test:{port}/sound", SsrfGuard(("127.0.0.1",), lambda host, port: both)) == BODY
     assert time.monotonic() - start_s < 2
 
 
@@ -163,7 +163,7 @@ def test_a_proxy_is_not_used(server: LocalServer, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv(name, server.url)
     monkeypatch.delenv("no_proxy", raising=False)
     with pytest.raises(ForbiddenError):
-        get("http://127.0.0.2:1/sound", Guard((server.host,)))
+        get("http://127.0.0.2:1/sound", SsrfGuard((server.host,)))
     assert server.seen == []
 
 
@@ -184,7 +184,7 @@ def test_the_server_hears_its_own_name(server: LocalServer) -> None:
         thread = threading.Thread(target=named.handle_request)
         thread.start()
         port = named.server_port
-        guard = Guard(("files.test",), lambda host, port: [places("127.0.0.1", port)])
+        guard = SsrfGuard(("files.test",), lambda host, port: [places("127.0.0.1", port)])
         assert get(f"http://files.test:{port}/", guard) == b""
         thread.join()
     assert heard == [f"files.test:{port}"]
@@ -208,7 +208,7 @@ def test_tls_checks_the_name_and_not_the_address(tmp_path: Path, monkeypatch: py
         server.add("/sound", BODY)
         server._http.socket = context.wrap_socket(server._http.socket, server_side=True)
         port = int(server.host.rpartition(":")[2])
-        guard = Guard(("127.0.0.1",), lambda host, port: [places("127.0.0.1", port)])
+        guard = SsrfGuard(("127.0.0.1",), lambda host, port: [places("127.0.0.1", port)])
         assert get(f"https://files.test:{port}/sound", guard) == BODY
         with pytest.raises(RefusedError, match="certificate is not trusted"):
             get(f"https://other.test:{port}/sound", guard)
@@ -248,7 +248,7 @@ def test_a_post_is_sent_once_and_follows_no_redirect(hook: tuple[str, type[PostH
     url, handler = hook
 
     def post() -> int:
-        with open_url(url, headers={}, timeout_s=5, body=b"{}", guard=Guard(("127.0.0.1",))) as response:
+        with open_url(url, headers={}, timeout_s=5, body=b"{}", guard=SsrfGuard(("127.0.0.1",))) as response:
             return response.status
 
     if handler.status == 200:
@@ -263,7 +263,7 @@ def test_a_post_is_sent_once_and_follows_no_redirect(hook: tuple[str, type[PostH
 
 def test_a_post_inside_is_refused() -> None:
     with pytest.raises(ForbiddenError, match=r"127\.0\.0\.1 is not a host on the public internet"):
-        open_url("http://127.0.0.1:1/hook", headers={}, timeout_s=5, body=b"{}", guard=Guard())
+        open_url("http://127.0.0.1:1/hook", headers={}, timeout_s=5, body=b"{}", guard=SsrfGuard())
 
 
 @contextlib.contextmanager
@@ -307,35 +307,35 @@ def test_a_server_that_never_ends_meets_the_limit(start: bytes) -> None:
     with trickling(start) as url:
         start_s = time.monotonic()
         with pytest.raises(FetchFailed, match=r"took over 0\.4 s") as caught:
-            fetch(url, total_timeout_s=0.4, stall_timeout_s=5, guard=Guard(("127.0.0.1",)))
+            fetch(url, total_timeout_s=0.4, stall_timeout_s=5, guard=SsrfGuard(("127.0.0.1",)))
         assert time.monotonic() - start_s < 2
         assert caught.value.is_retryable
 
 
-def test_a_cut_lifeline_ends_a_fetch_at_once() -> None:
+def test_a_cut_abort_handle_ends_a_fetch_at_once() -> None:
     with trickling(STARTS["headers"], pause_s=60) as url:
-        lifeline = Lifeline()
-        threading.Timer(0.2, lifeline.cut).start()
+        abort_handle = AbortHandle()
+        threading.Timer(0.2, abort_handle.abort).start()
         start_s = time.monotonic()
         with pytest.raises(FetchFailed):
-            fetch(url, guard=Guard(("127.0.0.1",)), lifeline=lifeline)
+            fetch(url, guard=SsrfGuard(("127.0.0.1",)), abort_handle=abort_handle)
         assert time.monotonic() - start_s < 2
 
 
 def test_what_comes_with_a_redirect_is_not_read(server: LocalServer) -> None:
     start = f"HTTP/1.1 302 Found\r\nLocation: {server.url}/sound\r\nContent-Length: 99999999999\r\n\r\n"
-    with trickling(start.encode()) as url, fetch(url, guard=Guard(("127.0.0.1",))) as file:
+    with trickling(start.encode()) as url, fetch(url, guard=SsrfGuard(("127.0.0.1",))) as file:
         assert file.read() == BODY
 
 
 def test_ten_gigabytes_announced_are_refused_before_they_come() -> None:
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\n"
     with trickling(announced) as url, pytest.raises(AudioTooLarge, match="10 GiB, the limit is 1 MiB"):
-        fetch(url, max_bytes=2**20, guard=Guard(("127.0.0.1",)))
+        fetch(url, max_bytes=2**20, guard=SsrfGuard(("127.0.0.1",)))
 
 
 def test_what_the_server_denies_for_good_is_not_tried_again(server: LocalServer) -> None:
     for status, is_worth in ((400, False), (451, False), (500, True), (503, True), (429, True)):
         with pytest.raises(FetchFailed) as caught:
-            fetch(server.add("/status", statuses=[status]), guard=Guard((server.host,)))
+            fetch(server.add("/status", statuses=[status]), guard=SsrfGuard((server.host,)))
         assert caught.value.is_retryable is is_worth

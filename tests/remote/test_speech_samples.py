@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from choral.errors import DownloadFailed, MissingDependency, UsageError
-from choral.remote import speech
+from choral.remote import speech_samples
 from choral.remote.pip_config import pip_settings
 
 
@@ -21,12 +21,12 @@ def duration_s(path: Path) -> float:
 
 @pytest.mark.speech
 def test_the_famous_sentence() -> None:
-    assert duration_s(speech.jfk().path) == 11.0
+    assert duration_s(speech_samples.jfk().path) == 11.0
 
 
 @pytest.mark.speech
 def test_five_sentences_with_their_texts() -> None:
-    found = speech.librivox()
+    found = speech_samples.librivox()
     assert [round(duration_s(sample.path), 2) for sample in found] == [7.1, 2.99, 5.3, 6.05, 3.29]
     assert found[1].text == "he was not an ill disposed young man"
     assert {sample.language for sample in found} == {"en"}
@@ -34,8 +34,8 @@ def test_five_sentences_with_their_texts() -> None:
 
 @pytest.mark.speech
 @pytest.mark.parametrize("language", ["en", "es", "fr", "it", "ru"])
-def test_the_longest_prompts_of_a_language(language: speech.Language) -> None:
-    found = speech.asterisk(language, longest=3)
+def test_the_longest_prompts_of_a_language(language: speech_samples.Language) -> None:
+    found = speech_samples.asterisk(language, longest=3)
     assert len(found) == 3
     assert list(found) == sorted(found)
     for path in found:
@@ -46,14 +46,14 @@ def test_the_longest_prompts_of_a_language(language: speech.Language) -> None:
 
 def test_a_language_without_prompts() -> None:
     with pytest.raises(UsageError, match="'de'; there are prompts in en, es, fr, it, ru"):
-        speech.asterisk("de")  # type: ignore[arg-type]
+        speech_samples.asterisk("de")  # type: ignore[arg-type]
 
 
 def test_without_apt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependency, match="need apt-get and dpkg-deb"):
-        speech.asterisk("en")
+        speech_samples.asterisk("en")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for apt")
@@ -64,7 +64,7 @@ def test_an_apt_without_lists_is_told_what_to_run(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DownloadFailed, match=r"Unable to locate package\); run `apt-get update` as root"):
-        speech.asterisk("en")
+        speech_samples.asterisk("en")
     assert list((tmp_path / "samples").iterdir()) == []
 
 
@@ -74,6 +74,6 @@ def test_without_an_index_the_sentences_cannot_be_had(tmp_path: Path, monkeypatc
     pip_settings.cache_clear()
     try:
         with pytest.raises(DownloadFailed, match="no-index"):
-            speech.librivox()
+            speech_samples.librivox()
     finally:
         pip_settings.cache_clear()

@@ -17,7 +17,7 @@ import pytest
 from choral.errors import DownloadFailed, ModelCorrupt
 from choral.remote import download as fetch
 from choral.remote import pip_config
-from choral.remote.packages import Archive, extract, fetch_archive
+from choral.remote.package_archives import Archive, extract, fetch_archive
 from choral.remote.pip_config import pip_settings
 from local_server import LocalServer, serve
 

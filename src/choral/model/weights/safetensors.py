@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from choral.errors import ModelCorrupt
-from choral.model.checkpoint import LazyTensor, shown
+from choral.model.checkpoint import LazyTensor, printable
 from choral.model.weights.mapped_file import MappedFile, Reader, corrupt, is_shape
 
 _LARGEST_HEADER = 100_000_000  # the limit of the format itself
@@ -31,13 +31,13 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
 
 
 def _tensor(reader: Reader, name: str, entry: Any) -> LazyTensor:
-    path, short_name = reader.file.path, shown(name)
+    path, short_name = reader.file.path, printable(name)
     if not isinstance(entry, dict) or not is_shape(entry.get("shape")) or not is_shape(entry.get("data_offsets")):
         raise corrupt(path, f"its header does not say where the tensor {short_name} lies")
     if entry.get("dtype") not in _DTYPES:
         raise ModelCorrupt(
-            f"{path}: the tensor {short_name} has the type {shown(str(entry.get('dtype')))}; Choral reads F32, F16 and "
-            "BF16. Fetch or save the model in one of these."
+            f"{path}: the tensor {short_name} has the type {printable(str(entry.get('dtype')))}; "
+            "Choral reads F32, F16 and BF16. Fetch or save the model in one of these."
         )
     dtype, item_bytes = _DTYPES[entry["dtype"]]
     offsets: list[int] = entry["data_offsets"]
