@@ -54,6 +54,8 @@ class _ModelSpec:
 
 
 class ModelStore:
+    """The models on this machine: find them by name, download, list, verify and remove them."""
+
     def __init__(self, root: Path | None = None) -> None:
         chosen = os.environ.get("CHORAL_MODELS")
         self.root = root or (Path(chosen).expanduser() if chosen else cache_root() / "models")
