@@ -1,4 +1,4 @@
-"""A server with a small English model and low limits, for all tests of live audio."""
+"""A server with a small English model and low limits, for all realtime tests."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from audio.media_files import Sound, read_clip
-from live_client import LiveClient, joined
+from choral.model.dims import ModelDims
+from choral.model.tokenizer import Tokenizer
 from live_server import LiveServer, running
+from realtime_client import RealtimeClient, connected
 
 MESSAGE_BYTES, BUFFER_S, SESSIONS = 200_000, 60, 8
 
@@ -24,8 +26,8 @@ def live_server(tiny_en_pt: Path) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def session(live_server: LiveServer) -> Iterator[LiveClient]:
-    with joined(live_server.url) as client:
+def session(live_server: LiveServer) -> Iterator[RealtimeClient]:
+    with connected(live_server.url) as client:
         yield client
 
 
@@ -37,3 +39,12 @@ def jfk_sound(jfk: Path) -> Sound:
 @pytest.fixture(scope="session")
 def sentences(speech_clips: list[Path]) -> list[Sound]:
     return [read_clip(path) for path in speech_clips]
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Tokenizer:
+    english = ModelDims(
+        n_mels=80, n_audio_ctx=1500, n_audio_state=384, n_audio_head=6, n_audio_layer=4,
+        n_vocab=51864, n_text_ctx=448, n_text_state=384, n_text_head=6, n_text_layer=4,
+    )  # fmt: skip
+    return Tokenizer.for_checkpoint(english)

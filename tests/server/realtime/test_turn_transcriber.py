@@ -1,4 +1,4 @@
-"""Hypotheses of a turn with a real model, in fixed steps: what was shown stays, and long turns go on for ever."""
+"""Transcription of turns with a real model: stable text, long turns, prompts, and local agreement."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import choral
 from audio.media_files import Sound
 from choral.api import Model
 from choral.longform.fallback import Steps
-from choral.server.realtime.buffer import AudioBuffer
-from choral.server.realtime.session_config import TranscriptionConfig
-from choral.server.realtime.turn import Turn
-from choral.server.realtime.turn_scheduler import TurnEvents, TurnScheduler
-from choral.server.realtime.turn_transcriber import LONGEST_S, TurnTranscriber
-from live_client import RATE, silence, words
+from choral.model.tokenizer import Tokenizer
+from choral.server.realtime.session_config import Transcription
+from choral.server.realtime.turn import AudioBuffer, Turn
+from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
+from choral.server.realtime.turn_transcriber import MAX_PIECE_S, TurnTranscriber, local_agreement
+from realtime_client import RATE, silence, words
 
 PARTS = ("dashwood had then", "how much there might be", "young man", "woman", "made still more respectable", "himself")
 
@@ -30,14 +30,14 @@ def model(tiny_en_pt: Path) -> Iterator[Model]:
 
 
 class Speaker:
-    """Says something, and has it heard each time."""
+    """Adds audio to a turn in steps, with a hypothesis after each."""
 
     def __init__(self, model: Model, prompt: str = "") -> None:
-        self.model, self.turn = model, Turn(TranscriptionConfig("tiny.en", prompt=prompt), 0, AudioBuffer())
-        self.hearing = TurnTranscriber(model.transcriber, lambda turn, text: self.texts.append(text))
+        self.model, self.turn = model, Turn(Transcription(model="tiny.en", prompt=prompt), 0, AudioBuffer())
+        self.transcriber = TurnTranscriber(model.transcriber, lambda turn, text: self.texts.append(text))
         self.texts: list[str] = []
 
-    def hear(self, steps: Steps[None]) -> None:
+    def run(self, steps: Steps[None]) -> None:
         result = None
         while True:
             try:
@@ -49,22 +49,22 @@ class Speaker:
     def say(self, sound: Sound, step_s: float) -> None:
         for start in range(0, sound.size, round(step_s * RATE)):
             self.turn.append(sound[start : start + round(step_s * RATE)])
-            self.hear(self.hearing.more(self.turn))
+            self.run(self.transcriber.hypothesize(self.turn))
 
     def end(self) -> str:
         self.turn.end()
-        self.hear(self.hearing.rest(self.turn))
+        self.run(self.transcriber.finish(self.turn))
         return "".join(self.texts)
 
 
 @pytest.fixture(scope="module")
 def long_sound(sentences: list[Sound]) -> Sound:
-    """Half a minute and more without an end."""
+    """More than half a minute without a long pause."""
     order = [*sentences, *sentences[:2]]
     return np.concatenate([part for sentence in order for part in (sentence, silence(0.3))])
 
 
-def test_a_long_turn_is_cut_where_sentences_end(model: Model, long_sound: Sound) -> None:
+def test_long_turn_is_cut_after_sentences(model: Model, long_sound: Sound) -> None:
     speaker = Speaker(model)
     lengths_s = []
     for start in range(0, 27 * RATE, 3 * RATE):
@@ -72,7 +72,7 @@ def test_a_long_turn_is_cut_where_sentences_end(model: Model, long_sound: Sound)
         lengths_s.append(speaker.turn.audio.duration_s)
     n_cuts = sum(later < earlier for earlier, later in pairwise(lengths_s))
     assert n_cuts >= 1
-    assert max(lengths_s) < LONGEST_S
+    assert max(lengths_s) < MAX_PIECE_S
     assert len(speaker.texts) > 4
     text = " ".join(words(speaker.end()))
     for part in PARTS:
@@ -80,8 +80,8 @@ def test_a_long_turn_is_cut_where_sentences_end(model: Model, long_sound: Sound)
     assert text.count("young man") == 1  # nothing twice, nothing lost at the cut
 
 
-def test_a_turn_that_is_far_ahead_is_caught_up_with(model: Model, long_sound: Sound) -> None:
-    """ClientMessage was shown, and then more sound came at once than a window holds."""
+def test_turn_longer_than_a_window_is_finished(model: Model, long_sound: Sound) -> None:
+    """After some confirmed text, more audio arrives at once than a window holds."""
     speaker = Speaker(model)
     speaker.say(long_sound[: 4 * RATE], 1.0)
     shown = "".join(speaker.texts)
@@ -93,7 +93,7 @@ def test_a_turn_that_is_far_ahead_is_caught_up_with(model: Model, long_sound: So
     assert [part for part in PARTS if part not in " ".join(words(text))] == []
 
 
-def test_what_was_shown_need_not_be_followed_by_more(model: Model, sentences: list[Sound]) -> None:
+def test_confirmed_text_may_be_the_whole_text(model: Model, sentences: list[Sound]) -> None:
     speaker = Speaker(model)
     speaker.say(np.concatenate([sentences[4], silence(2)]), 1.5)
     before = " ".join(words("".join(speaker.texts)))
@@ -102,18 +102,49 @@ def test_what_was_shown_need_not_be_followed_by_more(model: Model, sentences: li
     assert after.endswith("himself")
 
 
-def test_a_session_that_was_given_up_asks_for_nothing_more(model: Model, sentences: list[Sound]) -> None:
-    events = TurnEvents(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
-    desk = TurnScheduler(model.transcriber, events, lambda future: None)
-    model.transcriber.engine.cancel_all(desk.caller)  # the client has left, and the thread does not know yet
-    turn = Turn(TranscriptionConfig("tiny.en"), 0, AudioBuffer(sentences[1]))
+def test_cancelled_session_submits_nothing(model: Model, sentences: list[Sound]) -> None:
+    callbacks = TurnCallbacks(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
+    scheduler = TurnScheduler(model.transcriber, callbacks, lambda future: None)
+    model.transcriber.engine.cancel_all(
+        scheduler.caller
+    )  # the client has disconnected, and the thread does not know yet
+    turn = Turn(Transcription(model="tiny.en"), 0, AudioBuffer(sentences[1]))
     turn.end()
-    desk.finish(turn)
-    assert desk.is_idle
+    scheduler.end_turn(turn)
+    assert scheduler.is_idle
 
 
-def test_a_prompt_is_heeded(model: Model, sentences: list[Sound]) -> None:
+def test_prompt_changes_the_text(model: Model, sentences: list[Sound]) -> None:
     plain, prompted = Speaker(model), Speaker(model, prompt="a letter from mr john dashwood: no capitals, no stops")
     for speaker in (plain, prompted):
         speaker.say(sentences[0][: 4 * RATE], 2.0)
     assert "".join(plain.texts) != "".join(prompted.texts)
+
+
+@pytest.mark.parametrize(
+    ("older", "newer", "common"),
+    [
+        (" And so my fellow", " And so my fellow Americans", " And so my fellow"),
+        (" And so, My fellow.", " and so my fellow Americans", " and so my fellow"),
+        (
+            " my fellow Americans.",
+            " my fellow Americans.",
+            " my fellow Americans",
+        ),  # the end of the sentence is not certain
+        (" my fellow Americans. Ask", " my fellow Americans, ask not", " my fellow Americans, ask"),
+        (" the trans", " the translation of it", " the"),
+        ("", " And so", ""),
+        (" You", " And so", ""),
+    ],
+)
+def test_local_agreement_confirms_common_first_words(tokenizer: Tokenizer, older: str, newer: str, common: str) -> None:
+    tokens = tokenizer.encode(newer)
+    found = local_agreement(tokenizer.encode(older), tokens, tokenizer, "en")
+    assert found == tuple(tokens[: len(found)])
+    assert tokenizer.decode(found) == common
+
+
+def test_local_agreement_stops_before_an_incomplete_character(tokenizer: Tokenizer) -> None:
+    tokens = tokenizer.encode(" go 語")
+    found = local_agreement(tokens[:-1], tokens[:-1], tokenizer, "en")
+    assert tokenizer.decode(found) == " go"

@@ -1,7 +1,7 @@
-"""`/v1/realtime`: who may connect, and to what; whatever is wrong is an HTTP answer before the connection is taken.
+"""`/v1/realtime`: checks who may connect, and answers anything wrong with an HTTP error before the handshake.
 
-Browsers let any page open a WebSocket anywhere, so the origin is checked here: this server's own, or one of
-`--cors-origins`.
+Browsers let any page open a WebSocket to any host, so the origin is checked here: it must be this server's own, or one
+of `--cors-origins`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from starlette.websockets import WebSocketDisconnect
 from choral.errors import ChoralError
 from choral.server.api_errors import ApiError, error_response, to_api_error
 from choral.server.openai import model_names, require_model
-from choral.server.realtime.websocket_connection import RealtimeConnection
+from choral.server.realtime.websocket_connection import WebSocketConnection
 from choral.server.service import Service
 
 PATH = "/v1/realtime"
 PROTOCOL = "realtime"
 BETA_PROTOCOL = "openai-beta.realtime-v1"
-QUERY = ("intent", "model")
+QUERY_PARAMS = ("intent", "model")
 
 
 def make_router(service: Service) -> APIRouter:
@@ -30,12 +30,12 @@ def make_router(service: Service) -> APIRouter:
     @router.websocket(PATH)
     async def realtime(websocket: WebSocket) -> None:
         try:
-            model = _require_fitting(websocket, service)
+            model = _check_request(websocket, service)
             service.realtime.admission.require_capacity()
         except ChoralError as error:
             await websocket.send_denial_response(error_response(to_api_error(error)))
             return
-        connection = RealtimeConnection(websocket, service, model, is_beta=_is_beta(websocket))
+        connection = WebSocketConnection(websocket, service, model, is_beta=_is_beta(websocket))
         with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
             await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in websocket["subprotocols"] else None)
             await connection.run()
@@ -43,15 +43,15 @@ def make_router(service: Service) -> APIRouter:
     return router
 
 
-def _require_fitting(websocket: WebSocket, service: Service) -> str:
-    """The model that is asked for."""
-    _require_origin(websocket, service.settings.cors_origins)
+def _check_request(websocket: WebSocket, service: Service) -> str:
+    """The requested model."""
+    _check_origin(websocket, service.settings.cors_origins)
     for name in websocket.query_params:
-        if name not in QUERY:
-            raise ApiError(f"{name[:100]} is not known here: {' and '.join(QUERY)} are", param=name[:100])
+        if name not in QUERY_PARAMS:
+            raise ApiError(f"{name[:100]} is not known here: use {' and '.join(QUERY_PARAMS)}", param=name[:100])
     if websocket.query_params.get("intent") != "transcription":
         raise ApiError(
-            "only transcription is served here: connect to /v1/realtime?intent=transcription",
+            "only transcription is supported: connect to /v1/realtime?intent=transcription",
             param="intent",
             code="unsupported_value",
         )
@@ -60,18 +60,18 @@ def _require_fitting(websocket: WebSocket, service: Service) -> str:
     return model
 
 
-def _require_origin(websocket: WebSocket, allowed: tuple[str, ...]) -> None:
+def _check_origin(websocket: WebSocket, allowed: tuple[str, ...]) -> None:
     origin = websocket.headers.get("origin")
     if origin is None or "*" in allowed or origin in allowed:
         return
     if urlsplit(origin).netloc != websocket.headers.get("host"):
         raise ApiError(
-            f"pages of {origin[:100]} may not connect: the server must be started with --cors-origins {origin[:100]}",
+            f"pages of {origin[:100]} may not connect: start the server with --cors-origins {origin[:100]}",
             status=403,
             code="origin_not_allowed",
         )
 
 
 def _is_beta(websocket: WebSocket) -> bool:
-    is_asked = "realtime=v1" in websocket.headers.get("openai-beta", "")
-    return is_asked or BETA_PROTOCOL in websocket["subprotocols"]
+    has_header = "realtime=v1" in websocket.headers.get("openai-beta", "")
+    return has_header or BETA_PROTOCOL in websocket["subprotocols"]

@@ -1,4 +1,4 @@
-"""What clients are told: OpenAI's server events of a transcription session, each with an id of its own."""
+"""OpenAI's server events of a transcription session, each with its own `event_id`."""
 
 from __future__ import annotations
 
@@ -8,24 +8,33 @@ from typing import Any
 from choral.server.api_errors import ApiError, error_fields
 
 Event = dict[str, Any]
+BUFFER = "input_audio_buffer"
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 
 
-def new_id(kind: str) -> str:
-    return f"{kind}_{secrets.token_hex(10)}"
+def new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(10)}"
 
 
-def event(kind: str, **fields: Any) -> Event:
-    return {"type": kind, "event_id": new_id("event"), **fields}
+def make_event(event_type: str, **fields: Any) -> Event:
+    return {"type": event_type, "event_id": new_id("event"), **fields}
 
 
-def error(problem: ApiError, event_id: str | None) -> Event:
-    """`event_id` is that of the client's event which cannot be done."""
-    return event("error", error={**error_fields(problem)["error"], "event_id": event_id})
+def error(api_error: ApiError, event_id: str | None = None) -> Event:
+    """`event_id` is the id of the client event that failed."""
+    return make_event("error", error={**error_fields(api_error)["error"], "event_id": event_id})
 
 
-def item_events(item_id: str, previous_id: str | None, *, is_beta: bool) -> list[Event]:
-    """A turn takes its place in the conversation; the beta had one event for it."""
+def speech_started(item_id: str, start_ms: int) -> Event:
+    return make_event(f"{BUFFER}.speech_started", audio_start_ms=start_ms, item_id=item_id)
+
+
+def speech_stopped(item_id: str, end_ms: int) -> Event:
+    return make_event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item_id)
+
+
+def committed(item_id: str, previous_id: str | None, *, is_beta: bool) -> list[Event]:
+    """The buffer is committed as an item, and the item is added to the conversation: one event in the beta."""
     item = {
         "id": item_id,
         "object": "realtime.item",
@@ -34,19 +43,26 @@ def item_events(item_id: str, previous_id: str | None, *, is_beta: bool) -> list
         "role": "user",
         "content": [{"type": "input_audio", "transcript": None}],
     }
-    kinds = ("conversation.item.created",) if is_beta else ("conversation.item.added", "conversation.item.done")
-    return [event(kind, previous_item_id=previous_id, item=item) for kind in kinds]
+    added = ("conversation.item.created",) if is_beta else ("conversation.item.added", "conversation.item.done")
+    return [
+        make_event(f"{BUFFER}.committed", previous_item_id=previous_id, item_id=item_id),
+        *(make_event(event_type, previous_item_id=previous_id, item=item) for event_type in added),
+    ]
+
+
+def cleared() -> Event:
+    return make_event(f"{BUFFER}.cleared")
 
 
 def delta(item_id: str, text: str) -> Event:
-    return event(f"{TRANSCRIPTION}.delta", item_id=item_id, content_index=0, delta=text)
+    return make_event(f"{TRANSCRIPTION}.delta", item_id=item_id, content_index=0, delta=text)
 
 
 def completed(item_id: str, text: str, duration_s: float) -> Event:
     usage = {"type": "duration", "seconds": round(duration_s, 3)}
-    return event(f"{TRANSCRIPTION}.completed", item_id=item_id, content_index=0, transcript=text, usage=usage)
+    return make_event(f"{TRANSCRIPTION}.completed", item_id=item_id, content_index=0, transcript=text, usage=usage)
 
 
-def failed(item_id: str, problem: ApiError) -> Event:
-    fields = error_fields(problem)["error"]
-    return event(f"{TRANSCRIPTION}.failed", item_id=item_id, content_index=0, error=fields)
+def failed(item_id: str, api_error: ApiError) -> Event:
+    fields = error_fields(api_error)["error"]
+    return make_event(f"{TRANSCRIPTION}.failed", item_id=item_id, content_index=0, error=fields)

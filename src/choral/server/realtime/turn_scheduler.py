@@ -1,8 +1,8 @@
-"""The turns of a session and the engine: one piece of work at a time is under way, so that overload sheds itself.
+"""Schedules the transcription of a session's turns: one task at a time is in the engine, so overload limits itself.
 
-Turns that are over come first, in their order; then, as soon as there is enough new sound, a hypothesis of the one
-that is being spoken. Where the engine is busy, a session rests after each as long as it took: texts of turns that are
-over matter more, its own and those of others. Answers come back through the session's own inbox.
+Ended turns come first, in order; then, once there is enough new audio, a hypothesis of the turn being spoken. When the
+engine is busy, a session pauses after each hypothesis for as long as it took, because the final texts of all sessions
+matter more. Results come back through the session's inbox.
 """
 
 from __future__ import annotations
@@ -21,125 +21,122 @@ from choral.longform.transcriber import Transcriber
 from choral.server.realtime.turn import Turn
 from choral.server.realtime.turn_transcriber import OnText, TurnTranscriber
 
-FIRST_S = 0.8  # of a turn, before its first hypothesis: less is hardly a word
-STEP_S = 0.4  # of new sound that a hypothesis is worth
-BUSY_S = 2.5  # an engine that takes longer for one has other things to do
-LONGEST_REST_S = 5.0
+MIN_HYPOTHESIS_S = 0.8  # of a turn before its first hypothesis: less is hardly a word
+HYPOTHESIS_INTERVAL_S = 0.4  # of new audio between two hypotheses
+BUSY_S = 2.5  # a hypothesis that takes longer shows that the engine is busy
+MAX_PAUSE_S = 5.0
 
 
 @dataclass(frozen=True)
-class TurnEvents:
-    """Who is told: text to show, the end of a turn, or why it has none."""
-
+class TurnCallbacks:
     on_text: OnText
-    on_done: Callable[[Turn], None]
+    on_completed: Callable[[Turn], None]
     on_failed: Callable[[Turn, ChoralError], None]
 
 
 class TurnScheduler:
-    def __init__(self, transcriber: Transcriber, events: TurnEvents, post: Callable[[Future[Any]], None]) -> None:
-        """`post` takes results from any thread; each is given to `take` on the session's own."""
-        self._engine, self._events, self._post = transcriber.engine, events, post
-        self._hearing = TurnTranscriber(transcriber, events.on_text)
+    def __init__(self, transcriber: Transcriber, callbacks: TurnCallbacks, post: Callable[[Future[Any]], None]) -> None:
+        """`post` receives results on any thread; each is then given to `handle_result` on the session's thread."""
+        self._engine, self._callbacks, self._post = transcriber.engine, callbacks, post
+        self._transcriber = TurnTranscriber(transcriber, callbacks.on_text)
         self.caller = Caller("interactive")
-        self._over: deque[Turn] = deque()
-        self._spoken: Turn | None = None
-        self._turn: Turn | None = None  # the one that is worked on
+        self._ended: deque[Turn] = deque()
+        self._speaking: Turn | None = None
+        self._turn: Turn | None = None  # of the task in progress
         self._steps: Steps[None] | None = None
         self._future: Future[Any] | None = None
-        self.asked_s = 0.0  # when the work under way began
-        self._step_s = STEP_S  # of new sound for the next hypothesis
+        self.task_started_s = 0.0
+        self._interval_s = HYPOTHESIS_INTERVAL_S
 
     @property
     def is_idle(self) -> bool:
-        return self._steps is None and not self._over
+        return self._steps is None and not self._ended
 
     @property
-    def waiting_s(self) -> float:
-        """Of sound in turns that are over."""
-        return sum(turn.audio.duration_s for turn in self._over)
+    def queued_s(self) -> float:
+        """The audio of ended turns that are not transcribed yet."""
+        return sum(turn.audio.duration_s for turn in self._ended)
 
-    def listen(self, turn: Turn) -> None:
-        """A turn begins to be spoken."""
-        self._spoken = turn
+    def start_turn(self, turn: Turn) -> None:
+        self._speaking = turn
 
-    def finish(self, turn: Turn) -> None:
-        """It is over: a hypothesis of it that is under way is not needed any more."""
+    def end_turn(self, turn: Turn) -> None:
+        """Queue the turn for its final text, and cancel a hypothesis of it in progress."""
         if self._turn is turn:
-            self._stop()
-        if self._spoken is turn:
-            self._spoken = None
-        self._over.append(turn)
-        self.look()
+            self._cancel_task()
+        if self._speaking is turn:
+            self._speaking = None
+        self._ended.append(turn)
+        self.schedule()
 
-    def forget(self, turn: Turn) -> None:
-        """Nobody wants the text of the turn that is being spoken."""
-        self._spoken = None
+    def discard_turn(self, turn: Turn) -> None:
+        """Drop the turn being spoken."""
+        self._speaking = None
         if self._turn is turn:
-            self._stop()
-        self.look()
+            self._cancel_task()
+        self.schedule()
 
-    def look(self) -> None:
-        """Starts what is next, if nothing is under way."""
+    def schedule(self) -> None:
+        """Start the next task, unless one is in progress."""
         while self._steps is None:
-            if self._over:
-                self._begin(self._over[0], self._hearing.rest(self._over[0]))
-            elif self._spoken is not None and self._is_due(self._spoken):
-                self._begin(self._spoken, self._hearing.more(self._spoken))
+            if self._ended:
+                self._start_task(self._ended[0], self._transcriber.finish(self._ended[0]))
+            elif self._speaking is not None and self._is_due(self._speaking):
+                self._start_task(self._speaking, self._transcriber.hypothesize(self._speaking))
             else:
                 return
 
     def _is_due(self, turn: Turn) -> bool:
-        return turn.duration_s >= FIRST_S and turn.unheard_s >= self._step_s
+        return turn.duration_s >= MIN_HYPOTHESIS_S and turn.untranscribed_s >= self._interval_s
 
-    def take(self, future: Future[Any]) -> None:
-        """The result of a window; one of work that was stopped is late, and nobody's."""
+    def handle_result(self, future: Future[Any]) -> None:
+        """Continue the task with the result of a window; late results of cancelled tasks are ignored."""
         if future is self._future:
             self._future = None
-            self._go_on(future)
-            self.look()
+            self._continue_task(future)
+            self.schedule()
 
     def close(self) -> None:
-        self._forget_all()
+        self._discard_all()
         self._engine.cancel_all(self.caller)
 
-    def _begin(self, turn: Turn, steps: Steps[None]) -> None:
+    def _start_task(self, turn: Turn, steps: Steps[None]) -> None:
         self._turn, self._steps = turn, steps
-        self.asked_s = time.monotonic()
-        self._go_on(None)
+        self.task_started_s = time.monotonic()
+        self._continue_task(None)
 
-    def _go_on(self, future: Future[Any] | None) -> None:
+    def _continue_task(self, future: Future[Any] | None) -> None:
         assert self._steps is not None
         try:
             window = self._steps.send(None if future is None else future.result())
             self._future = self._engine.submit(window, self.caller)
         except StopIteration:
-            self._end(None)
-        except CancelledError:  # the client has left, and the engine takes nothing more
-            self._forget_all()
+            self._end_task(None)
+        except CancelledError:  # the client has disconnected, and the engine refuses its windows
+            self._discard_all()
         except ChoralError as error:
-            self._end(error)
+            self._end_task(error)
         else:
             self._future.add_done_callback(self._post)
 
-    def _end(self, error: ChoralError | None) -> None:
-        turn, took_s = self._turn, time.monotonic() - self.asked_s
-        self._step_s = STEP_S if took_s < BUSY_S else took_s + min(took_s, LONGEST_REST_S)
-        self._stop()
-        if turn is None or not turn.is_over:
-            return  # a hypothesis that failed is no loss: the next one is as good
-        self._over.popleft()
+    def _end_task(self, error: ChoralError | None) -> None:
+        turn, took_s = self._turn, time.monotonic() - self.task_started_s
+        self._interval_s = HYPOTHESIS_INTERVAL_S if took_s < BUSY_S else took_s + min(took_s, MAX_PAUSE_S)
+        self._cancel_task()
+        if turn is None or not turn.is_ended:
+            return  # a failed hypothesis is followed by another one
+        self._ended.popleft()
         if error is None:
-            self._events.on_done(turn)
+            self._callbacks.on_completed(turn)
         else:
-            self._events.on_failed(turn, error)
+            self._callbacks.on_failed(turn, error)
 
-    def _forget_all(self) -> None:
-        self._over.clear()
-        self._spoken = None
-        self._stop()
+    def _discard_all(self) -> None:
+        self._ended.clear()
+        self._speaking = None
+        self._cancel_task()
 
-    def _stop(self) -> None:
+    def _cancel_task(self) -> None:
         if self._future is not None:
             self._engine.cancel(self._future)
         if self._steps is not None:

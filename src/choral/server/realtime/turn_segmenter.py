@@ -1,6 +1,7 @@
-"""Sound as it comes, cut into turns: by the voice detector, or by the client where that is switched off.
+"""Cuts incoming audio into turns: with a streaming voice activity detector, or where the client commits.
 
-Between turns only as much is kept as a turn may start before its speech.
+Between turns only as much audio is kept as the next turn may start before its speech. Positions are samples from the
+start of the session.
 """
 
 from __future__ import annotations
@@ -9,19 +10,66 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
+from choral.audio.samples import as_float
+from choral.audio.vad import FRAME_SAMPLES, MIN_SPEECH_S, SpeechTracker, VoiceDetector, end_threshold_of
 from choral.server.api_errors import ApiError
-from choral.server.realtime.buffer import AudioBuffer
+from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.session_config import ServerVad, SessionConfig
-from choral.server.realtime.streaming_vad import SpeechEnd, SpeechStart, StreamingVad
-from choral.server.realtime.turn import Turn
+from choral.server.realtime.turn import AudioBuffer, Turn
 
-SHORTEST_MS = 100
-CONFIRMATION_S = 0.5  # beyond the silence that ends a turn: speech is told at most so long after it began
+MIN_TURN_MS = 100
+MAX_DETECTION_DELAY_S = 0.5  # from the start of speech to its detection, beyond the silence that ends a turn
 
-Int16 = npt.NDArray[np.int16]
+
+@dataclass(frozen=True)
+class SpeechStart:
+    sample: int  # the first of the speech, counted from the first that the detector got
+
+
+@dataclass(frozen=True)
+class SpeechEnd:
+    sample: int  # the one after the last of the speech
+
+
+SpeechChange = SpeechStart | SpeechEnd | None
+
+
+class StreamingVad:
+    """Finds in a stream the speech that the detector would find in the whole recording.
+
+    A start is reported after 0.1 s of speech, an end after `min_silence_s` of silence.
+    """
+
+    def __init__(self, *, threshold: float, min_silence_s: float) -> None:
+        min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
+        self._tracker = SpeechTracker(threshold, end_threshold_of(threshold), min_silence_frames)
+        self._detector = VoiceDetector()
+        self.remainder = np.zeros(0, np.int16)  # less than a frame, not processed yet
+        self._is_speech = False
+
+    def process(self, samples: Int16) -> Iterator[tuple[Int16, SpeechChange]]:
+        """Whole frames of 32 ms, each with the change that is certain after it; a remainder waits for more samples."""
+        joined = np.concatenate([self.remainder, samples])
+        n_whole = joined.size // FRAME_SAMPLES * FRAME_SAMPLES
+        self.remainder = joined[n_whole:]
+        if not n_whole:
+            return
+        probabilities = self._detector.predict(as_float(joined[:n_whole])).tolist()
+        for frame, probability in zip(joined[:n_whole].reshape(-1, FRAME_SAMPLES), probabilities, strict=True):
+            yield frame, self._step(probability)
+
+    def _step(self, probability: float) -> SpeechChange:
+        run = self._tracker.step(probability)
+        if run is not None:
+            was_speech, self._is_speech = self._is_speech, False
+            return SpeechEnd(run[1] * FRAME_SAMPLES) if was_speech else None
+        first = self._tracker.first
+        if self._is_speech or first is None or self._tracker.quiet_from is not None:
+            return None
+        self._is_speech = (self._tracker.n_frames - first) * FRAME_SAMPLES >= MIN_SPEECH_S * SAMPLE_RATE
+        return SpeechStart(first * FRAME_SAMPLES) if self._is_speech else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,100 +80,97 @@ class TurnStarted:
 @dataclass(frozen=True, eq=False)
 class TurnStopped:
     turn: Turn
-    stop: int  # the sample behind the turn's last
+    stop: int  # the sample after the turn's last
 
 
 class TurnSegmenter:
-    """Positions are samples from the first of the session."""
-
     def __init__(self, config: SessionConfig) -> None:
         self.config = config
-        self.n_heard = 0
-        self.turn: Turn | None = None  # the one that is being spoken
-        self._between = AudioBuffer()  # sound that belongs to no turn yet
-        self._voice: StreamingVad | None = None
-        self._voice_start = 0
-        self._listen_anew()
+        self.n_samples = 0
+        self.turn: Turn | None = None  # the one being spoken
+        self._buffer = AudioBuffer()  # audio that belongs to no turn yet
+        self._vad: StreamingVad | None = None
+        self._vad_start = 0
+        self._restart()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing waits for a commit."""
-        return self.turn is None and (self.config.turns is not None or not len(self._between))
+        """Whether there is nothing to commit."""
+        return self.turn is None and (self.config.turn_detection is not None or not len(self._buffer))
 
     @property
-    def waiting_s(self) -> float:
-        return self._between.duration_s + (self.turn.audio.duration_s if self.turn is not None else 0.0)
+    def buffered_s(self) -> float:
+        return self._buffer.duration_s + (self.turn.audio.duration_s if self.turn is not None else 0.0)
 
-    def change(self, config: SessionConfig) -> None:
-        """Between turns only; sound that was kept from before is forgotten."""
-        is_same = config.turns == self.config.turns
+    def configure(self, config: SessionConfig) -> None:
+        """Allowed between turns only; new turn detection drops the buffered audio."""
+        is_same = config.turn_detection == self.config.turn_detection
         self.config = config
         if not is_same:
-            self._listen_anew()
+            self._restart()
 
     def add(self, samples: Int16) -> Iterator[TurnStarted | TurnStopped]:
-        if self.config.turns is None or self._voice is None:
-            self._between.append(samples)
-            self.n_heard += samples.size
+        if self.config.turn_detection is None or self._vad is None:
+            self._buffer.append(samples)
+            self.n_samples += samples.size
             return
-        for frame, change in self._voice.hear(samples):
-            (self._between if self.turn is None else self.turn).append(frame)
-            self.n_heard += frame.size
+        for frame, change in self._vad.process(samples):
+            (self._buffer if self.turn is None else self.turn).append(frame)
+            self.n_samples += frame.size
             match change:
                 case SpeechStart(sample):
-                    yield TurnStarted(self._start(self._voice_start + sample, self.config.turns))
+                    yield TurnStarted(self._start_turn(self._vad_start + sample, self.config.turn_detection))
                 case SpeechEnd():
-                    yield TurnStopped(self._end(), self.n_heard)
-            self._trim(self.config.turns)
+                    yield TurnStopped(self._end_turn(), self.n_samples)
+            self._trim(self.config.turn_detection)
 
     def commit(self) -> Turn:
-        """What lies in the buffer is a turn, whether or not it is over."""
-        if self.turn is not None and self._voice is not None:
-            self.turn.append(self._voice.rest)
-            self.n_heard += self._voice.rest.size
-            turn = self._end()
-            self._listen_anew()
+        """End the turn being spoken; without turn detection, make one of the buffered audio."""
+        if self.turn is not None and self._vad is not None:
+            self.turn.append(self._vad.remainder)
+            self.n_samples += self._vad.remainder.size
+            turn = self._end_turn()
+            self._restart()
             return turn
-        has_ms = 0 if self.config.turns else round(self._between.duration_s * 1000)
-        if has_ms < SHORTEST_MS:
-            why = "no speech was heard since the last turn" if self.config.turns else f"it has {has_ms} ms of audio"
+        buffered_ms = 0 if self.config.turn_detection else round(self._buffer.duration_s * 1000)
+        if buffered_ms < MIN_TURN_MS:
+            detected = "no speech was detected since the last turn"
+            reason = detected if self.config.turn_detection else f"the buffer has {buffered_ms} ms of audio"
             raise ApiError(
-                f"there is nothing to commit in the buffer: {why}, and a turn has {SHORTEST_MS} ms at least",
+                f"there is nothing to commit: {reason}, and a turn needs at least {MIN_TURN_MS} ms",
                 code="input_audio_buffer_commit_empty",
             )
-        turn = Turn(self.config.hints, self.n_heard - len(self._between), self._between)
+        turn = Turn(self.config.transcription, self.n_samples - len(self._buffer), self._buffer)
         turn.end()
-        self._between = AudioBuffer()
+        self._buffer = AudioBuffer()
         return turn
 
     def clear(self) -> Turn | None:
-        """Forgets what lies in the buffer; the turn that was being spoken, if there was one."""
+        """Drop the buffered audio, and return the turn that was being spoken, if any."""
         turn, self.turn = self.turn, None
-        self._listen_anew()
+        self._restart()
         return turn
 
-    def _start(self, speech_start: int, turns: ServerVad) -> Turn:
-        start = speech_start - round(turns.padding_s * SAMPLE_RATE)
-        first = self.n_heard - len(self._between)
-        self._between.drop(max(0, start - first))
-        self.turn = Turn(self.config.hints, max(start, first), self._between)
-        self._between = AudioBuffer()
+    def _start_turn(self, speech_start: int, vad: ServerVad) -> Turn:
+        start = speech_start - round(vad.padding_s * SAMPLE_RATE)
+        buffer_start = self.n_samples - len(self._buffer)
+        self._buffer.drop(max(0, start - buffer_start))
+        self.turn = Turn(self.config.transcription, max(start, buffer_start), self._buffer)
+        self._buffer = AudioBuffer()
         return self.turn
 
-    def _end(self) -> Turn:
+    def _end_turn(self) -> Turn:
         assert self.turn is not None
         turn, self.turn = self.turn, None
         turn.end()
         return turn
 
-    def _trim(self, turns: ServerVad) -> None:
-        most = round((turns.padding_s + turns.min_silence_s + CONFIRMATION_S) * SAMPLE_RATE)
-        self._between.drop(max(0, len(self._between) - most))
+    def _trim(self, vad: ServerVad) -> None:
+        max_samples = round((vad.padding_s + vad.min_silence_s + MAX_DETECTION_DELAY_S) * SAMPLE_RATE)
+        self._buffer.drop(max(0, len(self._buffer) - max_samples))
 
-    def _listen_anew(self) -> None:
-        self._between = AudioBuffer()
-        turns = self.config.turns
-        self._voice = (
-            None if turns is None else StreamingVad(threshold=turns.threshold, min_silence_s=turns.min_silence_s)
-        )
-        self._voice_start = self.n_heard
+    def _restart(self) -> None:
+        self._buffer = AudioBuffer()
+        vad = self.config.turn_detection
+        self._vad = None if vad is None else StreamingVad(threshold=vad.threshold, min_silence_s=vad.min_silence_s)
+        self._vad_start = self.n_samples

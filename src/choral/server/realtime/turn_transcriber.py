@@ -1,17 +1,16 @@
-"""What the engine is asked about a turn: hypotheses while it is spoken, and the rest of its text when it is over.
+"""Transcribes a turn: hypotheses while it is being spoken, and its remaining text when it has ended.
 
-A hypothesis goes on from the text that was shown, so that never changes; what two in a row agree on is shown next. A
-turn that ends before anything was shown is transcribed as a file would be. Everything here is a piece of long-form
-logic: it yields windows and is sent their results, and holds no thread.
+Streaming uses LocalAgreement-2: the words on which two consecutive hypotheses agree are confirmed and sent, and every
+hypothesis continues the confirmed text, which therefore never changes. A turn that ends before any text was confirmed
+is transcribed like a file. Everything here is long-form logic: it yields windows, is sent their results, and holds no
+thread.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import unicodedata
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-
-import numpy as np
-import numpy.typing as npt
 
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_S
 from choral.audio.recording import Recording
@@ -31,17 +30,44 @@ from choral.longform.fallback import (
 )
 from choral.longform.transcriber import SHORTEST_S, Transcriber
 from choral.longform.words import find_timings
-from choral.server.realtime.agreement import agreed
-from choral.server.realtime.cutting import Cut, choose_cut
-from choral.server.realtime.turn import Tokens, Turn
+from choral.model.tokenizer import Tokenizer
+from choral.server.realtime.audio_formats import Int16
+from choral.server.realtime.turn import Tokens, Turn, TurnCut, choose_cut
 from choral.types import TranscribeOptions
 
-CUT_FROM_S = 20.0  # a piece of this length is cut where it can be
-LONGEST_S = 28.0  # one that is longer is cut anywhere
-UNSURE_S = 2.0  # at the end of what was heard: words there may go on
+CUT_FROM_S = 20.0  # a piece of this length is cut after confirmed text, if there is any
+MAX_PIECE_S = 28.0  # a longer piece is always cut
+UNSTABLE_S = 2.0  # the end of a piece, where a word may be incomplete
 FRAME_SAMPLES = 2 * HOP_LENGTH
+REPLACEMENT_CHARACTER = "\ufffd"
+MARK_CATEGORIES = "PSZ"  # the Unicode categories of punctuation, symbols and spaces
 
 OnText = Callable[[Turn, str], None]
+
+
+def local_agreement(older: Sequence[int], newer: Sequence[int], tokenizer: Tokenizer, language: str) -> Tokens:
+    """The tokens of the newer hypothesis for its first words that both have, whatever their case and punctuation.
+
+    Punctuation after the last word is left out: whether a sentence ends there is known only when it continues.
+    """
+    words, word_tokens = tokenizer.split_to_words(list(newer), language)
+    older_words = [_normalize(word) for word in tokenizer.split_to_words(list(older), language)[0]]
+    older_words = [word for word in older_words if word]
+    n_agreed = n_matched = 0  # entries of `words`, and those among them that are not punctuation
+    for number, word in enumerate(words, start=1):
+        if REPLACEMENT_CHARACTER in word:  # an incomplete character
+            break
+        normalized = _normalize(word)
+        if not normalized:
+            continue
+        if n_matched >= len(older_words) or normalized != older_words[n_matched]:
+            break
+        n_agreed, n_matched = number, n_matched + 1
+    return tuple(token for tokens in word_tokens[:n_agreed] for token in tokens)
+
+
+def _normalize(word: str) -> str:
+    return "".join(char for char in word.casefold() if unicodedata.category(char)[0] not in MARK_CATEGORIES)
 
 
 class TurnTranscriber:
@@ -49,140 +75,145 @@ class TurnTranscriber:
         self._tokenizer, self._dims = transcriber.tokenizer, transcriber.dims
         self._on_text = on_text
 
-    def more(self, turn: Turn) -> Steps[None]:
-        """One hypothesis of a turn that is being spoken, and what follows from it."""
-        turn.n_asked = turn.n_samples
-        is_behind = turn.audio.duration_s > LONGEST_S
-        samples = turn.audio.copy(0, round(LONGEST_S * SAMPLE_RATE))
-        audio = _alone(samples)
-        language = turn.language if turn.stable or turn.before else None
-        language = language or (yield from self._language(turn, audio))
-        decoded = yield from ask(Window(audio, self._work(turn, language)))
-        guess = self._trusted(turn, judge(decoded, 0.0, self._tokenizer))
-        common = agreed(turn.guess, guess, self._tokenizer, language) if turn.language == language else ()
-        turn.guess, turn.language = guess, language
-        self._settle(turn, common)
+    def hypothesize(self, turn: Turn) -> Steps[None]:
+        """Decode the piece once, and send the text that agrees with the previous hypothesis."""
+        turn.n_transcribed = turn.n_samples
+        is_too_long = turn.audio.duration_s > MAX_PIECE_S
+        samples = turn.audio.copy(0, round(MAX_PIECE_S * SAMPLE_RATE))
+        audio = _padded_window(samples)
+        language = turn.language if turn.confirmed or turn.history else None
+        language = language or (yield from self._detect_language(turn, audio))
+        decoded = yield from ask(Window(audio, self._decode_params(turn, language)))
+        hypothesis = self._accepted_tokens(turn, judge(decoded, 0.0, self._tokenizer))
+        agreed: Tokens = ()
+        if turn.language == language:
+            agreed = local_agreement(turn.unconfirmed, hypothesis, self._tokenizer, language)
+        turn.unconfirmed, turn.language = hypothesis, language
+        self._confirm(turn, agreed)
         if samples.size >= CUT_FROM_S * SAMPLE_RATE:
-            yield from self._shorten(turn, audio, samples.size, is_behind=is_behind)
+            yield from self._cut_piece(turn, audio, samples.size, is_too_long=is_too_long)
 
-    def rest(self, turn: Turn) -> Steps[None]:
-        """The text of a turn that is over, behind what was shown."""
-        while turn.stable and turn.audio.duration_s > WINDOW_S:
-            yield from self.more(turn)
-        if turn.stable:
-            yield from self._go_on(turn)
+    def finish(self, turn: Turn) -> Steps[None]:
+        """Send the text of an ended turn that follows its confirmed text."""
+        while turn.confirmed and turn.audio.duration_s > WINDOW_S:
+            yield from self.hypothesize(turn)
+        if turn.confirmed:
+            yield from self._decode_remaining(turn)
         else:
-            yield from self._as_file(turn)
+            yield from self._transcribe_as_file(turn)
 
-    def _go_on(self, turn: Turn) -> Steps[None]:
+    def _decode_remaining(self, turn: Turn) -> Steps[None]:
         assert turn.language is not None
-        options = turn.hints.options
-        work = self._work(turn, turn.language)
-        works = [replace(work, temperature=t, n_candidates=_n_candidates(options, t)) for t in options.temperatures]
-        audio = _alone(turn.audio.copy())
-        attempt = yield from decode_with_fallback(audio, works, options, self._tokenizer)
+        options = turn.transcription.options
+        params = self._decode_params(turn, turn.language)
+        decode_steps = [
+            replace(params, temperature=t, n_candidates=_n_candidates(options, t)) for t in options.temperatures
+        ]
+        audio = _padded_window(turn.audio.copy())
+        attempt = yield from decode_with_fallback(audio, decode_steps, options, self._tokenizer)
         if not is_silence(attempt, options):
-            self._show(turn, attempt.tokens)
+            self._send_text(turn, attempt.tokens)
 
-    def _as_file(self, turn: Turn) -> Steps[None]:
-        """The sequential algorithm; segments are shown as they become final."""
+    def _transcribe_as_file(self, turn: Turn) -> Steps[None]:
+        """Run the sequential algorithm, and send segments as they become final."""
         if turn.audio.duration_s < SHORTEST_S:
             return
         with Recording.open(turn.audio.copy()) as recording:
             if recording.is_silent:
                 return
             cutter = Cutter(recording, self._dims.n_mels)
-            language = turn.language if turn.before else None
-            language = language or (yield from self._language(turn, cutter.opening()))
-            options = turn.hints.options
-            if turn.before:
-                options = replace(options, initial_prompt=self._tokenizer.decode(turn.before[-self._room :]))
+            language = turn.language if turn.history else None
+            language = language or (yield from self._detect_language(turn, cutter.opening()))
+            options = turn.transcription.options
+            if turn.history:
+                prompt = self._tokenizer.decode(turn.history[-self._max_prompt_tokens :])
+                options = replace(options, initial_prompt=prompt)
             frames = n_mel_frames(recording)
             request = Request(recording, options, self._tokenizer, language, self._dims.n_text_ctx, frames, cutter)
             chain = Chain(request, [Clip(0, frames)], is_first=True, keep_tail=False)
-            yield from self._shown(turn, chain)
+            yield from self._run_chain(turn, chain)
 
-    def _shown(self, turn: Turn, chain: Chain) -> Steps[None]:
-        steps, result, n_shown = chain.run(), None, 0
-        is_going_on = True
-        while is_going_on:
+    def _run_chain(self, turn: Turn, chain: Chain) -> Steps[None]:
+        steps, result, n_sent = chain.run(), None, 0
+        is_running = True
+        while is_running:
             try:
                 window = steps.send(result)
             except StopIteration:
-                is_going_on = False
-            for segment in chain.segments[n_shown:]:
+                is_running = False
+            for segment in chain.segments[n_sent:]:
                 self._on_text(turn, segment.text)
-            n_shown = len(chain.segments)
-            if is_going_on:
+            n_sent = len(chain.segments)
+            if is_running:
                 result = yield window
 
-    def _language(self, turn: Turn, audio: WindowAudio) -> Steps[str]:
-        """Told, or heard anew as long as nothing was shown: the first second says little."""
-        if turn.hints.language is not None or not self._tokenizer.is_multilingual:
-            return turn.hints.language or "en"
+    def _detect_language(self, turn: Turn, audio: WindowAudio) -> Steps[str]:
+        """The configured language, or a new detection: callers keep it once there is text, as a second says little."""
+        if turn.transcription.language is not None or not self._tokenizer.is_multilingual:
+            return turn.transcription.language or "en"
         languages = yield from ask(Window(audio, DetectLanguageParams()))
         return languages.best
 
-    def _work(self, turn: Turn, language: str) -> DecodeParams:
-        options = turn.hints.options
-        prompt = tuple(self._tokenizer.encode(" " + turn.hints.prompt.strip())) if turn.hints.prompt.strip() else ()
+    def _decode_params(self, turn: Turn, language: str) -> DecodeParams:
+        prompt_text = turn.transcription.prompt.strip()
+        prompt = tuple(self._tokenizer.encode(" " + prompt_text)) if prompt_text else ()
         return DecodeParams(
-            prompt=(*prompt, *turn.before)[-self._room :],
-            prefix=turn.stable,
+            prompt=(*prompt, *turn.history)[-self._max_prompt_tokens :],
+            prefix=turn.confirmed,
             language=language,
             timestamps=False,
-            # All of the prefix is kept if it and the new tokens together are no more than half of the context.
-            max_tokens=max(1, self._dims.n_text_ctx // 2 - len(turn.stable)),
-            suppress_tokens=self._tokenizer.suppressed(options.suppress_tokens),
-            suppress_blank=not turn.stable,  # the text may end with what was shown
+            # The prefix is kept whole if it and the new tokens together take at most half of the context.
+            max_tokens=max(1, self._dims.n_text_ctx // 2 - len(turn.confirmed)),
+            suppress_tokens=self._tokenizer.suppressed(turn.transcription.options.suppress_tokens),
+            suppress_blank=not turn.confirmed,  # the text may end with the confirmed text
         )
 
     @property
-    def _room(self) -> int:
+    def _max_prompt_tokens(self) -> int:
         return self._dims.n_text_ctx // 2 - 1
 
-    def _trusted(self, turn: Turn, attempt: Attempt) -> Tokens:
-        """The tokens of a hypothesis; none of one that sounds silent, improbable or repetitive."""
-        options = turn.hints.options
-        whole = compression_ratio(self._tokenizer.decode((*turn.stable, *attempt.tokens)))
-        ratio = options.compression_ratio_threshold
-        is_repetitive = ratio is not None and whole > ratio
+    def _accepted_tokens(self, turn: Turn, attempt: Attempt) -> Tokens:
+        """The tokens of a hypothesis, or none if it is judged silent, improbable or repetitive."""
+        options = turn.transcription.options
+        ratio = compression_ratio(self._tokenizer.decode((*turn.confirmed, *attempt.tokens)))
+        threshold = options.compression_ratio_threshold
+        is_repetitive = threshold is not None and ratio > threshold
         if is_repetitive or needs_another(attempt, options) or is_silence(attempt, options):
             return ()
         return attempt.tokens
 
-    def _settle(self, turn: Turn, tokens: Tokens) -> None:
+    def _confirm(self, turn: Turn, tokens: Tokens) -> None:
         if tokens:
-            turn.settle(tokens)
-            self._show(turn, tokens)
+            turn.confirm(tokens)
+            self._send_text(turn, tokens)
 
-    def _show(self, turn: Turn, tokens: Tokens) -> None:
+    def _send_text(self, turn: Turn, tokens: Tokens) -> None:
         self._on_text(turn, self._tokenizer.decode(tokens))
 
-    def _shorten(self, turn: Turn, audio: WindowAudio, n_samples: int, *, is_behind: bool) -> Steps[None]:
-        """Drops what is settled from the start of a long piece; of one that is too long, something in any case."""
-        tokens = (*turn.stable, *turn.guess)
+    def _cut_piece(self, turn: Turn, audio: WindowAudio, n_samples: int, *, is_too_long: bool) -> Steps[None]:
+        """Cut a long piece after confirmed text if possible, and one that is too long in any case."""
+        tokens = (*turn.confirmed, *turn.unconfirmed)
         words, word_tokens = self._tokenizer.split_to_words([*tokens, self._tokenizer.eot], turn.language)
+        stable_s = n_samples / SAMPLE_RATE - UNSTABLE_S
         cut = None
         if tokens:
             n_frames = n_samples // FRAME_SAMPLES
-            work = AlignParams(text_tokens=tokens, n_frames=n_frames, language=turn.language, task="transcribe")
-            aligned = yield from ask(Window(audio, work))
+            params = AlignParams(text_tokens=tokens, n_frames=n_frames, language=turn.language, task="transcribe")
+            aligned = yield from ask(Window(audio, params))
             timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
-            n_settled = len(turn.stable)
-            if is_behind:
-                sure_s = n_samples / SAMPLE_RATE - UNSURE_S
-                n_settled = max(n_settled, sum(word.n_tokens for word in timings if word.end <= sure_s))
-            cut = choose_cut(timings, n_settled, earliest_s=n_samples / SAMPLE_RATE / 3)
-        if cut is None and is_behind:
-            cut, turn.guess = Cut(len(turn.stable), n_samples / SAMPLE_RATE - UNSURE_S), ()
+            n_confirmed = len(turn.confirmed)
+            if is_too_long:
+                n_confirmed = max(n_confirmed, sum(word.n_tokens for word in timings if word.end <= stable_s))
+            cut = choose_cut(timings, n_confirmed, min_s=n_samples / SAMPLE_RATE / 3)
+        if cut is None and is_too_long:
+            cut, turn.unconfirmed = TurnCut(len(turn.confirmed), stable_s), ()
         if cut is not None:
-            self._settle(turn, turn.guess[: max(0, cut.n_tokens - len(turn.stable))])
-            turn.drop(cut.n_tokens, round(cut.at_s * SAMPLE_RATE))
+            self._confirm(turn, turn.unconfirmed[: max(0, cut.n_tokens - len(turn.confirmed))])
+            turn.cut(cut.n_tokens, round(cut.at_s * SAMPLE_RATE))
 
 
-def _alone(samples: npt.NDArray[np.int16]) -> WindowAudio:
-    """As if it were a recording of its own, with silence up to 30 s."""
+def _padded_window(samples: Int16) -> WindowAudio:
+    """The samples as a recording of their own, padded with silence to 30 s."""
     return WindowAudio(as_float(samples), lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=None)
 
 

@@ -1,4 +1,4 @@
-"""A client of live sessions in plain messages, and real speech in every format that they take."""
+"""A WebSocket client for realtime sessions, and speech encoded in every audio format they accept."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 RATE = 16_000
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
 Sound = npt.NDArray[np.int16]
 Event = dict[str, Any]
@@ -31,19 +31,19 @@ CODECS = {"pcm24": ("pcm_s16le", 24_000), "pcm16": ("pcm_s16le", 16_000)}
 CODECS |= {"pcmu": ("pcm_mulaw", 8_000), "pcma": ("pcm_alaw", 8_000)}
 
 
-class LiveClient:
+class RealtimeClient:
     def __init__(self, connection: ClientConnection) -> None:
         self.connection = connection
-        self.events: list[Event] = []  # all that came so far
+        self.events: list[Event] = []  # all received so far
 
-    def send(self, kind: str, **fields: Any) -> None:
-        self.connection.send(json.dumps({"type": kind, **fields}))
+    def send(self, event_type: str, **fields: Any) -> None:
+        self.connection.send(json.dumps({"type": event_type, **fields}))
 
     def configure(self, **audio_input: Any) -> None:
         self.send("session.update", session={"type": "transcription", "audio": {"input": audio_input}})
-        self.until("session.updated")
+        self.wait_for("session.updated")
 
-    def say(self, sound: bytes, *, chunk_bytes: int = 9_600) -> None:
+    def append_audio(self, sound: bytes, *, chunk_bytes: int = 9_600) -> None:
         for start in range(0, len(sound), chunk_bytes):
             encoded = base64.b64encode(sound[start : start + chunk_bytes]).decode()
             self.send("input_audio_buffer.append", audio=encoded)
@@ -51,64 +51,64 @@ class LiveClient:
     def commit(self) -> None:
         self.send("input_audio_buffer.commit")
 
-    def receive(self, patience_s: float = PATIENCE_S) -> Event:
-        event: Event = json.loads(self.connection.recv(patience_s))
+    def receive(self, timeout_s: float = TIMEOUT_S) -> Event:
+        event: Event = json.loads(self.connection.recv(timeout_s))
         self.events.append(event)
         return event
 
-    def until(self, kind: str) -> Event:
-        """The next event of this kind; an error that nobody waits for is a failure."""
-        while (event := self.receive())["type"] != kind:
+    def wait_for(self, event_type: str) -> Event:
+        """The next event of this type; an error event before it is a failure."""
+        while (event := self.receive())["type"] != event_type:
             assert event["type"] != "error", event
         return event
 
-    def error(self) -> Event:
-        found: Event = self.until("error")["error"]
-        return found
+    def wait_for_error(self) -> Event:
+        error: Event = self.wait_for("error")["error"]
+        return error
 
-    def completed(self) -> str:
-        """The text of the next turn, which its deltas must be."""
-        event = self.until(f"{TRANSCRIPTION}.completed")
-        assert self.shown(event["item_id"]) == event["transcript"]
+    def wait_for_text(self) -> str:
+        """The text of the next completed turn, checked against its deltas."""
+        event = self.wait_for(f"{TRANSCRIPTION}.completed")
+        assert self.delta_text(event["item_id"]) == event["transcript"]
         return str(event["transcript"])
 
-    def shown(self, item_id: str) -> str:
+    def delta_text(self, item_id: str) -> str:
         deltas = [event for event in self.events if event["type"] == f"{TRANSCRIPTION}.delta"]
         return "".join(event["delta"] for event in deltas if event["item_id"] == item_id)
 
     @property
-    def kinds(self) -> list[str]:
+    def event_types(self) -> list[str]:
         return [event["type"] for event in self.events]
 
 
 @contextmanager
-def joined(url: str, query: str = "?intent=transcription", **settings: Any) -> Iterator[LiveClient]:
-    """A session that has begun."""
+def connected(url: str, query: str = "?intent=transcription", **settings: Any) -> Iterator[RealtimeClient]:
+    """A client whose session is created."""
     address = url.replace("http://", "ws://") + "/v1/realtime" + query
     with connect(address, max_size=None, max_queue=None, **settings) as connection:
-        client = LiveClient(connection)
+        client = RealtimeClient(connection)
         assert client.receive()["type"].endswith("session.created")
         yield client
 
 
-def refusal(url: str, query: str = "?intent=transcription", **settings: Any) -> tuple[int, Event]:
-    """How a server says no: the status, and the error."""
-    with pytest.raises(InvalidStatus) as raised, joined(url, query, **settings):
+def connect_error(url: str, query: str = "?intent=transcription", **settings: Any) -> tuple[int, Event]:
+    """HTTP status and error of a refused connection."""
+    with pytest.raises(InvalidStatus) as raised, connected(url, query, **settings):
         pass
     response = raised.value.response
     return response.status_code, json.loads(response.body)["error"]
 
 
-def closed(client: LiveClient) -> int:
-    """The code with which the server ends a session."""
+def close_code(client: RealtimeClient) -> int:
+    """The close code after which the server ends the session."""
     with pytest.raises(ConnectionClosed) as ended:
         client.receive()
     assert ended.value.rcvd is not None
     return ended.value.rcvd.code
 
 
-def spoken(sound: Sound, name: str) -> bytes:
-    """16 kHz samples in a format of the API, made by ffmpeg's own encoders."""
+def encode_audio(sound: Sound, name: str) -> bytes:
+    """Encode 16 kHz samples in a format of the API with ffmpeg."""
     codec, rate = CODECS[name]
     packed = io.BytesIO()
     with av.open(packed, "w", format="wav") as container:

@@ -1,4 +1,4 @@
-"""What is wrong with live sessions is told, in an event or before the connection is taken, and nothing else is lost."""
+"""Errors of realtime sessions: error events that change nothing, and HTTP errors before the handshake."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import time
 from typing import Any
 
 from audio.media_files import Sound
-from live_client import FORMATS, LiveClient, closed, joined, refusal, silence, words
 from live_server import LiveServer
+from realtime_client import FORMATS, RealtimeClient, close_code, connect_error, connected, silence, words
 
 BUFFER = "input_audio_buffer"
 PHRASE = "ask not what your country can do for you"
@@ -26,19 +26,20 @@ def update(**audio_input: Any) -> dict[str, Any]:
 
 INPUT = "session.audio.input"
 BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
-    ({"type": "response.create"}, "type", "invalid_value", "'response.create'; transcription sessions know"),
+    ({"type": "response.create"}, "type", "invalid_value", "'response.create'; a transcription session accepts"),
     ({}, "type", "missing_required_parameter", "type is missing"),
-    ({"type": 7}, "type", "invalid_type", "must be a text"),
+    ({"type": 7}, "type", "invalid_value", "a transcription session accepts"),
     ({"type": f"{BUFFER}.append"}, "audio", "missing_required_parameter", "audio is missing"),
     ({"type": f"{BUFFER}.append", "audio": "%%%"}, "audio", "invalid_value", "is not base64"),
-    ({"type": f"{BUFFER}.append", "audio": audio(b"abc")}, "audio", "invalid_value", "3 bytes are no whole number"),
+    ({"type": f"{BUFFER}.append", "audio": audio(b"abc")}, "audio", "invalid_value", "3 bytes are not a whole number"),
     ({"type": f"{BUFFER}.append", "audio": "", "rate": 8}, "rate", "unknown_parameter", "not known here"),
-    ({"type": f"{BUFFER}.commit"}, None, "input_audio_buffer_commit_empty", "no speech was heard"),
+    ({"type": f"{BUFFER}.commit"}, None, "input_audio_buffer_commit_empty", "no speech was detected"),
     ({"type": f"{BUFFER}.commit", "x": 1}, "x", "unknown_parameter", "not known here"),
-    ({"type": "session.update"}, "session.type", "missing_required_parameter", "is missing"),
+    ({"type": "session.update"}, "session", "missing_required_parameter", "is missing"),
+    ({"type": "session.update", "session": {}}, "session.type", "missing_required_parameter", "is missing"),
     ({"type": "session.update", "session": []}, "session", "invalid_type", "must be an object"),
     ({"type": "session.update", "session": {"type": "realtime"}}, "session.type", "invalid_value", "transcription"),
-    (update(format={"type": "audio/opus"}), f"{INPUT}.format.type", "invalid_value", "audio/pcm or audio/pcmu"),
+    (update(format={"type": "audio/opus"}), f"{INPUT}.format.type", "invalid_value", "'audio/pcm', 'audio/pcmu' or"),
     (update(format={"type": "audio/pcm", "rate": 44_100}), f"{INPUT}.format.rate", "invalid_value", "24000 or 16000"),
     (update(format={"type": "audio/pcmu", "rate": 8_000}), f"{INPUT}.format.rate", "unknown_parameter", "not known"),
     (update(format={"type": "audio/pcm", "rate": 0}), f"{INPUT}.format.rate", "invalid_value", "24000 or 16000"),
@@ -46,12 +47,13 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
     (update(transcription={"language": "fr"}), f"{INPUT}.transcription.language", "invalid_value", "only English"),
     (update(transcription={"language": "xx"}), f"{INPUT}.transcription.language", "invalid_value", "xx"),
     (update(transcription={"delay": "low"}), f"{INPUT}.transcription.delay", "unknown_parameter", "not known here"),
+    (update(transcription={"prompt": "\ud800"}), f"{INPUT}.transcription.prompt", "invalid_value", "valid string"),
     (update(transcription=None), f"{INPUT}.transcription", "invalid_type", "must be an object"),
     (
         update(transcription={"prompt": "long " * 1_000}),
         f"{INPUT}.transcription.prompt",
         "string_above_max_length",
-        "5000 characters: 4096 are the most",
+        "more than 4096 characters",
     ),
     (update(noise_reduction={"type": "near_field"}), f"{INPUT}.noise_reduction", "unsupported_value", "not supported"),
     (update(turn_detection={"type": "semantic_vad"}), f"{INPUT}.turn_detection.type", "invalid_value", "server_vad"),
@@ -59,13 +61,22 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
         update(turn_detection={"type": "server_vad", "threshold": 2}),
         f"{INPUT}.turn_detection.threshold",
         "invalid_value",
-        "from 0 to 1",
+        "less than or equal to 1",
+    ),
+    *(
+        (
+            update(turn_detection={"type": "server_vad", "threshold": value}),
+            f"{INPUT}.turn_detection.threshold",
+            "invalid_value",
+            "number",
+        )
+        for value in (True, None, "0.5", float("nan"))
     ),
     (
         update(turn_detection={"type": "server_vad", "silence_duration_ms": 10**400}),
         f"{INPUT}.turn_detection.silence_duration_ms",
         "invalid_value",
-        "from 0 to 60000",
+        "should be a valid number",
     ),
     (
         update(turn_detection={"type": "server_vad", "create_response": True}),
@@ -83,7 +94,7 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
         {"type": "transcription_session.update", "session": {"input_audio_format": "opus"}},
         "session.input_audio_format",
         "invalid_value",
-        "pcm16 or g711_ulaw or g711_alaw",
+        "'pcm16', 'g711_ulaw' or 'g711_alaw'",
     ),
     (
         {"type": "transcription_session.update", "session": {"modalities": ["text"]}},
@@ -94,10 +105,10 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
 ]
 
 
-def test_bad_events_are_told_and_change_nothing(session: LiveClient, jfk_sound: Sound) -> None:
+def test_bad_events_are_error_events_and_change_nothing(session: RealtimeClient, jfk_sound: Sound) -> None:
     for number, (event, param, code, message) in enumerate(BAD_EVENTS):
         session.connection.send(json.dumps({**event, "event_id": f"mine_{number}"}))
-        error = session.error()
+        error = session.wait_for_error()
         assert (error["param"], error["code"], error["event_id"]) == (param, code, f"mine_{number}"), error
         assert message in error["message"]
         assert error["type"] == "invalid_request_error"
@@ -105,73 +116,73 @@ def test_bad_events_are_told_and_change_nothing(session: LiveClient, jfk_sound: 
         ("{", "the message is not JSON"),
         ("[" * 100_000, "the message is not JSON"),
         ("[]", "an event must be an object"),
-        ('{"event_id": {}}', "event_id must be a text"),
-        ('{"event_id": "\\ud800", "type": "x"}', "transcription sessions know"),
+        ('{"event_id": {}, "type": "input_audio_buffer.clear"}', "event_id must be a string"),
+        ('{"event_id": "\\ud800", "type": "x"}', "a transcription session accepts"),
     ):
         session.connection.send(text)
-        assert message in session.error()["message"]
+        assert message in session.wait_for_error()["message"]
     session.connection.send(b"\x00\x01")
-    assert "not as binary messages" in session.error()["message"]
+    assert "not as binary messages" in session.wait_for_error()["message"]
     session.connection.send(json.dumps({"type": f"{BUFFER}.append", "audio": "A" * 250_000}))
-    assert "200000 are the most" in session.error()["message"]
+    assert "200000 are the maximum" in session.wait_for_error()["message"]
 
     session.configure(format=FORMATS["pcm16"], turn_detection=None)
-    session.say(jfk_sound.tobytes())
+    session.append_audio(jfk_sound.tobytes())
     session.commit()
-    assert PHRASE in " ".join(words(session.completed()))
+    assert PHRASE in " ".join(words(session.wait_for_text()))
 
 
-def test_a_turn_is_not_changed_in_its_middle(session: LiveClient) -> None:
+def test_format_cannot_change_during_a_turn(session: RealtimeClient) -> None:
     session.configure(format=FORMATS["pcm16"], turn_detection=None)
-    session.say(silence(0.05).tobytes())
+    session.append_audio(silence(0.05).tobytes())
     session.commit()
-    assert "it has 50 ms of audio, and a turn has 100 ms" in session.error()["message"]
+    assert "the buffer has 50 ms of audio, and a turn needs at least 100 ms" in session.wait_for_error()["message"]
     session.connection.send(json.dumps(update(format=FORMATS["pcmu"])))
-    assert session.error()["code"] == "input_audio_buffer_not_empty"
+    assert session.wait_for_error()["code"] == "input_audio_buffer_not_empty"
     session.send(f"{BUFFER}.clear")
-    session.until(f"{BUFFER}.cleared")
+    session.wait_for(f"{BUFFER}.cleared")
     session.configure(format=FORMATS["pcmu"])
 
 
-def test_more_than_the_buffer_holds_is_not_taken(session: LiveClient) -> None:
+def test_audio_beyond_the_buffer_limit_is_rejected(session: RealtimeClient) -> None:
     session.configure(format=FORMATS["pcmu"], turn_detection=None)
     for _ in range(6):
         session.send(f"{BUFFER}.append", audio=audio(b"\xff" * 80_000))
     session.send(f"{BUFFER}.append", audio=audio(b"\xff" * 8_000))
-    assert "60.0 s of audio wait already, and these 1.0 s were not taken" in session.error()["message"]
+    assert "60.0 s of audio are waiting, so these 1.0 s were not accepted" in session.wait_for_error()["message"]
     session.commit()
-    assert session.completed() == ""
+    assert session.wait_for_text() == ""
     assert session.events[-1]["usage"]["seconds"] == 60
 
 
-def test_far_too_large_a_message_ends_the_session(session: LiveClient) -> None:
+def test_message_of_twice_the_limit_closes_the_session(session: RealtimeClient) -> None:
     session.connection.send("A" * 500_000)
-    assert closed(session) == 1009
+    assert close_code(session) == 1009
 
 
-def test_who_may_not_connect(live_server: LiveServer) -> None:
+def test_bad_connection_requests_are_http_errors(live_server: LiveServer) -> None:
     url = live_server.url
-    assert refusal(url, "")[1]["param"] == "intent"
-    assert refusal(url, "?intent=conversation")[0] == 400
-    assert refusal(url, "?intent=transcription&speed=2")[1]["param"] == "speed"
-    status, error = refusal(url, "?intent=transcription&model=gpt-4o")
+    assert connect_error(url, "")[1]["param"] == "intent"
+    assert connect_error(url, "?intent=conversation")[0] == 400
+    assert connect_error(url, "?intent=transcription&speed=2")[1]["param"] == "speed"
+    status, error = connect_error(url, "?intent=transcription&model=gpt-4o")
     assert (status, error["code"]) == (404, "model_not_found")
-    status, error = refusal(url, origin="https://evil.example")
+    status, error = connect_error(url, origin="https://evil.example")
     assert (status, error["code"]) == (403, "origin_not_allowed")
-    with joined(url, "?intent=transcription&model=whisper-1", origin=url):  # this server's own page
+    with connected(url, "?intent=transcription&model=whisper-1", origin=url):  # this server's own page
         pass
 
 
-def test_no_more_sessions_than_allowed(live_server: LiveServer) -> None:
+def test_number_of_sessions_is_limited(live_server: LiveServer) -> None:
     clients: list[Any] = []
     deadline_s = time.monotonic() + 10
     while live_server.metric("choral_realtime_sessions_open"):
         assert time.monotonic() < deadline_s
     try:
         for _ in range(8):
-            clients.append(joined(live_server.url))
+            clients.append(connected(live_server.url))
             clients[-1].__enter__()
-        status, error = refusal(live_server.url)
+        status, error = connect_error(live_server.url)
         assert (status, error["code"]) == (503, "queue_full")
         assert "8 live sessions are already in progress" in error["message"]
     finally:

@@ -1,4 +1,4 @@
-"""The example of docs/realtime.md, to the letter but for the port."""
+"""Runs the example of docs/realtime.md, with only the port changed."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 
 from audio.media_files import Sound, encode
-from live_client import words
 from live_server import LiveServer
+from realtime_client import words
 
 PAGE = (Path(__file__).parents[3] / "docs" / "realtime.md").read_text()
 
 
-def test_the_example_works(live_server: LiveServer, sentences: list[Sound], tmp_path: Path) -> None:
+def test_example_runs(live_server: LiveServer, sentences: list[Sound], tmp_path: Path) -> None:
     found = re.search(r"```python\n(.*?)```", PAGE, re.DOTALL)
     assert found
     (tmp_path / "talk.wav").write_bytes(encode(sentences[4], "wav", "pcm_s16le", rate=24_000))

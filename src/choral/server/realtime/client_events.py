@@ -1,0 +1,114 @@
+"""OpenAI's client events of a transcription session, parsed and validated with pydantic.
+
+A bad event is an `ApiError` whose `param` is the path of the first wrong field, as in
+`session.audio.input.format.rate`, and whose message says what to send instead.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import reprlib
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from choral.server.api_errors import ApiError
+from choral.server.realtime.session_config import BetaSession, SchemaModel, ServedModel, TranscriptionSession
+
+MAX_ID_CHARACTERS = 512
+MAX_NAME_CHARACTERS = 60  # of an unknown field, in error messages
+# Code and message of pydantic's error types; of others, pydantic's message follows the value.
+ERRORS = {
+    "missing": ("missing_required_parameter", "is missing"),
+    "extra_forbidden": ("unknown_parameter", "is not known here: leave it out"),
+    "model_type": ("invalid_type", "must be an object in braces"),
+    "string_type": ("invalid_type", "must be a string"),
+    "string_too_long": ("string_above_max_length", "has more than {max_length} characters: shorten it"),
+}
+# The types of our own validation errors, which are also their codes.
+OWN_ERRORS = ("unsupported_value", "unknown_parameter", "model_not_found", "invalid_value", "invalid_type")
+
+
+def _decode_base64(value: object) -> bytes:
+    if not isinstance(value, str):
+        raise PydanticCustomError("invalid_type", "must be a string in base64")
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise PydanticCustomError("invalid_value", "is not base64: {error}", {"error": str(error)}) from error
+
+
+class BaseEvent(SchemaModel):
+    event_id: Annotated[str, Field(max_length=MAX_ID_CHARACTERS)] | None = None
+
+
+class SessionUpdate(BaseEvent):
+    type: Literal["session.update"]
+    session: TranscriptionSession
+
+
+class TranscriptionSessionUpdate(BaseEvent):
+    type: Literal["transcription_session.update"]
+    session: BetaSession
+
+
+class InputAudioBufferAppend(BaseEvent):
+    type: Literal["input_audio_buffer.append"]
+    audio: Annotated[bytes, BeforeValidator(_decode_base64)]
+
+
+class InputAudioBufferCommit(BaseEvent):
+    type: Literal["input_audio_buffer.commit"]
+
+
+class InputAudioBufferClear(BaseEvent):
+    type: Literal["input_audio_buffer.clear"]
+
+
+ClientEvent = (
+    SessionUpdate | TranscriptionSessionUpdate | InputAudioBufferAppend | InputAudioBufferCommit | InputAudioBufferClear
+)
+EVENT_ADAPTER: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
+
+
+def parse_object(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ApiError(f"the message is not JSON: {error}", code="invalid_json") from error
+    if not isinstance(value, dict):
+        raise ApiError("an event must be an object in braces", code="invalid_type")
+    return value
+
+
+def event_id_of(fields: dict[str, Any]) -> str | None:
+    """The id to quote in an error event; None if there is no valid one."""
+    event_id = fields.get("event_id")
+    return event_id if isinstance(event_id, str) and len(event_id) <= MAX_ID_CHARACTERS else None
+
+
+def parse_event(fields: dict[str, Any], served: ServedModel) -> ClientEvent:
+    try:
+        return EVENT_ADAPTER.validate_python(fields, context=served)
+    except ValidationError as error:
+        raise _api_error(error.errors(include_url=False)[0]) from error
+
+
+def _api_error(error: ErrorDetails) -> ApiError:
+    match error["type"]:
+        case "union_tag_not_found":
+            return ApiError("type is missing", param="type", code="missing_required_parameter")
+        case "union_tag_invalid":
+            expected = error["ctx"]["expected_tags"].replace("'", "")
+            message = f"type is {reprlib.repr(error['input']['type'])}; a transcription session accepts {expected}"
+            return ApiError(message, param="type", code="invalid_value")
+    path = ".".join(str(part)[:MAX_NAME_CHARACTERS] for part in error["loc"][1:])  # the first part is the event's type
+    if error["type"] in OWN_ERRORS:
+        code, message = error["type"], error["msg"]
+    else:
+        code, message = ERRORS.get(error["type"], ("invalid_value", "is {value}: {advice}"))
+        value, advice = reprlib.repr(error["input"]), error["msg"][0].lower() + error["msg"][1:]
+        message = message.format(value=value, advice=advice, **error.get("ctx", {}))
+    return ApiError(f"{path or 'the event'} {message}", param=path or None, code=code)

@@ -1,0 +1,235 @@
+"""Realtime sessions on a real server with a real model: formats, turns, event order, concurrency, disconnection."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from audio.media_files import Sound, encode
+from live_server import LiveServer
+from realtime_client import FORMATS, RATE, TRANSCRIPTION, RealtimeClient, connected, encode_audio, silence, words
+
+JFK = words("And so my fellow Americans ask not what your country can do for you ask what you can do for your country")
+PHRASE = "ask not what your country can do for you"
+ITEM = ["conversation.item.added", "conversation.item.done"]
+BUFFER = "input_audio_buffer"
+LONG_SILENCE_VAD = {"type": "server_vad", "silence_duration_ms": 1_500}  # the pauses in this speech are long
+
+
+def transcribe_file(server: LiveServer, sound: Sound) -> str:
+    files = {"file": ("talk.wav", encode(sound, "wav", "pcm_s16le"))}
+    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data={"model": "whisper-1"}, files=files, timeout=60)
+    return str(answer.json()["text"])
+
+
+@pytest.mark.parametrize("name", ["pcm16", "pcmu"])  # 24 kHz and A-law are tested below
+def test_audio_formats(session: RealtimeClient, jfk_sound: Sound, name: str) -> None:
+    session.configure(format=FORMATS[name], turn_detection=None)
+    session.append_audio(encode_audio(jfk_sound, name))
+    session.commit()
+    transcribed = words(session.wait_for_text())
+    assert len(transcribed) == len(JFK)
+    assert (
+        sum(word == said for word, said in zip(transcribed, JFK, strict=True)) >= len(JFK) - 1
+    )  # by telephone, "American"
+    usage = session.events[-1]["usage"]
+    assert usage == {"type": "duration", "seconds": pytest.approx(jfk_sound.size / RATE, abs=0.002)}
+
+
+def test_committed_audio_gives_the_text_of_a_file(
+    live_server: LiveServer, session: RealtimeClient, jfk_sound: Sound, sentences: list[Sound]
+) -> None:
+    """Longer than a window; the deltas are its segments."""
+    sound = np.concatenate([part for sentence in [*sentences, jfk_sound] for part in (sentence, silence(0.4))])
+    assert sound.size > 30 * RATE
+    session.configure(format=FORMATS["pcm16"], turn_detection=None)
+    session.append_audio(sound.tobytes())
+    session.commit()
+    assert session.wait_for_text() == transcribe_file(live_server, sound)
+    assert session.event_types.count(f"{TRANSCRIPTION}.delta") > 2
+    assert session.event_types[2:7] == [f"{BUFFER}.committed", *ITEM, *[f"{TRANSCRIPTION}.delta"] * 2]
+
+
+def test_server_vad_ends_turns(session: RealtimeClient, jfk_sound: Sound, sentences: list[Sound]) -> None:
+    transcription = {"model": "whisper-1", "language": "en"}
+    session.configure(format=FORMATS["pcm16"], transcription=transcription, turn_detection=LONG_SILENCE_VAD)
+    parts = [silence(1), jfk_sound, silence(2), sentences[1], silence(2)]
+    session.append_audio(np.concatenate(parts).tobytes())
+    assert words(session.wait_for_text()) == JFK
+    assert words(session.wait_for_text())[-2:] == ["young", "man"]
+
+    turns = [event for event in session.events if event["type"] == f"{BUFFER}.committed"]
+    assert [turn["previous_item_id"] for turn in turns] == [None, turns[0]["item_id"]]
+    for turn in turns:
+        item_events = [
+            event for event in session.events if turn["item_id"] in (event.get("item_id"), item_id_of(event))
+        ]
+        kinds = [event["type"] for event in item_events if not event["type"].endswith(".delta")]
+        expected = [f"{BUFFER}.speech_started", f"{BUFFER}.speech_stopped", f"{BUFFER}.committed"]
+        assert kinds == [*expected, *ITEM, f"{TRANSCRIPTION}.completed"]
+    started, stopped = (
+        session.events[session.event_types.index(f"{BUFFER}.speech_{what}")] for what in ("started", "stopped")
+    )
+    assert 600 <= started["audio_start_ms"] <= 1_300
+    assert 12_500 <= stopped["audio_end_ms"] <= 14_000
+    assert len({event["event_id"] for event in session.events}) == len(session.events)
+
+
+def item_id_of(event: dict[str, dict[str, str]]) -> str | None:
+    return event.get("item", {}).get("id")
+
+
+def test_deltas_arrive_during_a_turn(session: RealtimeClient, jfk_sound: Sound) -> None:
+    """Text sent during the turn is the start of its final text."""
+    endless = {"type": "server_vad", "silence_duration_ms": 30_000}
+    session.configure(format=FORMATS["pcm16"], turn_detection=endless)
+    session.append_audio(jfk_sound.tobytes())
+    for _ in range(80):  # at most 20 s of silence, in which the turn is transcribed again
+        session.append_audio(silence(0.25).tobytes())
+        with suppress(TimeoutError):
+            session.receive(0.25)
+        if session.event_types[-1] == f"{TRANSCRIPTION}.delta":
+            break
+    first = words(session.events[-1]["delta"])
+    assert f"{BUFFER}.committed" not in session.event_types
+    assert first == JFK[: len(first)] != []
+    session.commit()
+    text = session.wait_for_text()
+    assert words(text)[: len(first)] == first
+    assert PHRASE in " ".join(words(text))
+
+
+@pytest.mark.parametrize("turns", [None, {"type": "server_vad"}])
+def test_silence_and_noise_give_no_text(session: RealtimeClient, turns: dict[str, str] | None) -> None:
+    noise = np.random.default_rng(0).normal(0, 300, 3 * RATE).astype(np.int16)
+    session.configure(format=FORMATS["pcm16"], turn_detection=turns)
+    for sound in (silence(3), noise):
+        session.append_audio(sound.tobytes())
+        if turns is None:
+            session.commit()
+            assert session.wait_for_text() == ""
+    session.send(f"{BUFFER}.clear")
+    session.wait_for(f"{BUFFER}.cleared")
+    assert f"{TRANSCRIPTION}.delta" not in session.event_types
+    assert turns is None or f"{BUFFER}.speech_started" not in session.event_types
+
+
+def test_cleared_audio_is_dropped(session: RealtimeClient, jfk_sound: Sound, sentences: list[Sound]) -> None:
+    session.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
+    session.append_audio(jfk_sound[: 5 * RATE].tobytes())
+    session.wait_for(f"{BUFFER}.speech_started")
+    session.send(f"{BUFFER}.clear")
+    session.wait_for(f"{BUFFER}.cleared")
+    session.append_audio(np.concatenate([silence(0.5), sentences[1]]).tobytes())
+    session.wait_for(f"{BUFFER}.speech_started")
+    session.commit()  # before the detector finds its end
+    assert words(session.wait_for_text())[-2:] == ["young", "man"]
+
+
+def test_concurrent_sessions_get_their_own_text(
+    live_server: LiveServer, jfk_sound: Sound, sentences: list[Sound]
+) -> None:
+    def transcribe(sound: Sound) -> str:
+        with connected(live_server.url) as client:
+            client.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
+            client.append_audio(np.concatenate([sound, silence(2)]).tobytes())
+            return client.wait_for_text()
+
+    sounds = [jfk_sound, *sentences]
+    with ThreadPoolExecutor(len(sounds)) as threads:
+        texts = [" ".join(words(text)) for text in threads.map(transcribe, sounds)]
+    assert texts[0] == " ".join(JFK)
+    for text, part in zip(texts[1:], ("dashwood", "young man", "selfish", "woman", "himself"), strict=True):
+        assert part in text
+
+
+def test_disconnecting_cancels_windows(live_server: LiveServer, sentences: list[Sound]) -> None:
+    """Its audio takes two windows: at most the first is done."""
+
+    def n_done() -> float:
+        return live_server.metric("choral_engine_windows_total") - live_server.metric(
+            "choral_engine_windows_failed_total"
+        )
+
+    wait_until(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
+    before = n_done()
+    with connected(live_server.url) as client:
+        client.configure(format=FORMATS["pcm16"], turn_detection=None)
+        assert live_server.metric("choral_realtime_sessions_open") == 1
+        client.append_audio(np.concatenate([*sentences, *sentences]).tobytes())
+        client.commit()
+        client.wait_for(f"{BUFFER}.committed")
+    wait_until(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
+    assert live_server.metric("choral_engine_windows_waiting") == 0
+    time.sleep(1.0)  # longer than one window takes
+    assert n_done() <= before + 1
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
+def test_openai_client(live_server: LiveServer, jfk_sound: Sound) -> None:
+    asyncio.run(transcribe_with_openai_client(live_server.url, jfk_sound))
+
+
+async def transcribe_with_openai_client(url: str, jfk_sound: Sound) -> None:
+    sound = encode_audio(np.concatenate([jfk_sound, silence(2)]), "pcm24")
+    deltas: list[str] = []
+    async with (
+        openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
+        client.realtime.connect(model="whisper-1", extra_query={"intent": "transcription"}) as connection,
+    ):
+        transcription = {"model": "whisper-1", "language": "en"}
+        audio = {
+            "input": {"format": FORMATS["pcm24"], "transcription": transcription, "turn_detection": LONG_SILENCE_VAD}
+        }
+        await connection.session.update(session={"type": "transcription", "audio": audio})  # type: ignore[typeddict-item]
+        for start in range(0, len(sound), 48_000):
+            await connection.input_audio_buffer.append(audio=base64.b64encode(sound[start : start + 48_000]).decode())
+        async for event in connection:
+            assert event.type != "error"
+            if event.type == f"{TRANSCRIPTION}.delta":
+                deltas.append(event.delta or "")
+            if event.type == f"{TRANSCRIPTION}.completed":
+                break
+    assert event.transcript == "".join(deltas)
+    assert words(event.transcript) == JFK
+    assert event.usage.type == "duration"
+
+
+def test_beta_dialect(live_server: LiveServer, jfk_sound: Sound) -> None:
+    with connected(live_server.url, additional_headers={"OpenAI-Beta": "realtime=v1"}) as client:
+        assert client.event_types == ["transcription_session.created"]
+        assert client.events[0]["session"]["input_audio_format"] == "pcm16"
+        transcription = {"model": "whisper-1", "language": "en"}
+        session = {
+            "input_audio_format": "g711_alaw",
+            "input_audio_transcription": transcription,
+            "turn_detection": None,
+        }
+        client.send("transcription_session.update", session=session)
+        assert client.wait_for("transcription_session.updated")["session"]["turn_detection"] is None
+        client.append_audio(encode_audio(jfk_sound, "pcma"))
+        client.commit()
+        assert PHRASE in " ".join(words(client.wait_for_text()))
+        assert client.event_types[2:4] == [f"{BUFFER}.committed", "conversation.item.created"]
+
+
+def test_language_is_detected(live: LiveServer, jfk_sound: Sound) -> None:
+    with connected(live.url) as client:
+        client.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
+        client.append_audio(np.concatenate([jfk_sound, silence(2)]).tobytes())
+        assert PHRASE in " ".join(words(client.wait_for_text()))
