@@ -184,7 +184,7 @@ def test_number_of_sessions_is_limited(live_server: LiveServer) -> None:
             clients[-1].__enter__()
         status, error = connect_error(live_server.url)
         assert (status, error["code"]) == (503, "queue_full")
-        assert "8 live sessions are already in progress" in error["message"]
+        assert "8 realtime sessions are already in progress" in error["message"]
     finally:
         for client in clients:
             client.__exit__(None, None, None)

@@ -39,7 +39,7 @@ class SessionRegistry:
     """Used in the event loop only."""
 
     def __init__(self, max_sessions: int, registry: CollectorRegistry) -> None:
-        self.admission = AdmissionControl(max_sessions, "live sessions")
+        self.admission = AdmissionControl(max_sessions, "realtime sessions")
         self.metrics = RealtimeMetrics(registry)
         self._drains: set[Drain] = set()
         self._session_closed = asyncio.Event()
