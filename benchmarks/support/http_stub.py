@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import hmac
+import json
 import threading
 import time
 from collections import Counter
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-from choral.jobs.webhook_delivery import signature
+from choral.jobs.webhook_delivery import sign, signing_key
 
 
 class HttpStub:
     def __init__(self, secret: str = "", delay_s: float = 0.0) -> None:
         self.secret, self.delay_s = secret, delay_s
         self.files: dict[str, bytes | Path] = {}
-        self.deliveries: Counter[str] = Counter()  # correctly signed webhooks by idempotency key
+        self.deliveries: Counter[str] = Counter()  # correctly signed webhooks by job id
         self._http = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._http.daemon_threads = True
         self._http.stub = self  # type: ignore[attr-defined]
@@ -58,13 +59,12 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        signed = self.headers.get("Choral-Signature", "")
-        timestamp = signed.partition(",")[0].removeprefix("t=")
-        expected = signature(self._stub.secret, body, int(timestamp)) if timestamp.isdecimal() else ""
-        if not (expected and hmac.compare_digest(signed, expected)):
+        timestamp = int(self.headers["webhook-timestamp"])
+        expected = sign(signing_key(self._stub.secret), self.headers["webhook-id"], timestamp, body)
+        if not hmac.compare_digest(self.headers.get("webhook-signature", ""), expected):
             self._respond(400, b"wrong signature")
             return
-        self._stub.deliveries[self.headers.get("Idempotency-Key", "")] += 1
+        self._stub.deliveries[json.loads(body)["id"]] += 1
         self._respond(204, b"")
 
     def _respond(self, status: int, body: bytes) -> None:

@@ -1,4 +1,4 @@
-"""Work on threads from an event loop: answers and errors come back, threads are used again, none is shared."""
+"""Functions on threads: results and errors are returned, idle threads are reused, none is shared."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def whoami() -> tuple[int, str]:
     return threading.get_ident(), threading.current_thread().name
 
 
-def test_a_thread_takes_the_next_work_when_its_own_is_done() -> None:
+def test_an_idle_thread_is_reused() -> None:
     async def one_after_another() -> list[tuple[int, str]]:
         found = []
         n_idle = max(1, len(aio._idle))
         for name in ("first", "second", "third"):
             found.append(await run_in_thread(whoami, name))
-            while len(aio._idle) < n_idle:  # it answers, and then waits for more
+            while len(aio._idle) < n_idle:  # it becomes idle after it has returned the result
                 await asyncio.sleep(0.01)
         return found
 
@@ -32,7 +32,7 @@ def test_a_thread_takes_the_next_work_when_its_own_is_done() -> None:
     assert [name for _, name in found] == ["choral-first", "choral-second", "choral-third"]
 
 
-def test_each_has_a_thread_for_itself_and_few_stay() -> None:
+def test_each_call_has_its_own_thread_and_few_stay_idle() -> None:
     n_together = MAX_IDLE_THREADS + 10
     barrier = threading.Barrier(n_together, timeout=30)  # opens when all of them run at once
 
@@ -48,7 +48,7 @@ def test_each_has_a_thread_for_itself_and_few_stay() -> None:
     assert asyncio.run(together()) <= MAX_IDLE_THREADS
 
 
-def test_errors_come_back_and_hurt_nobody() -> None:
+def test_errors_are_raised_and_the_thread_survives() -> None:
     async def fail_and_go_on() -> tuple[int, str]:
         with pytest.raises(ZeroDivisionError):
             await run_in_thread(lambda: 1 // 0, "wrong")
@@ -57,7 +57,7 @@ def test_errors_come_back_and_hurt_nobody() -> None:
     assert asyncio.run(fail_and_go_on())[1] == "choral-right"
 
 
-def test_a_program_that_ends_waits_for_nobody() -> None:
+def test_exit_does_not_wait_for_running_threads() -> None:
     program = """
 import asyncio, time
 from choral.common.aio import run_in_thread

@@ -1,12 +1,17 @@
-"""A real Redis for each test module, emptied before each test."""
+"""A real Redis per test module, emptied before each test, and the tiny model with a prep pool."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 
+import choral
+from choral.audio.prep.pool import PrepPool
+from choral.audio.prep.settings import PrepSettings
+from choral.jobs import Client, ClientSettings
 from support.redis_server import RedisServer
 
 
@@ -21,3 +26,26 @@ def redis_url(redis_server: RedisServer) -> str:
     with redis.Redis.from_url(redis_server.url) as plain:
         plain.flushall()
     return redis_server.url
+
+
+@pytest.fixture(scope="module")
+def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
+    with choral.load(str(tiny_en_pt), engine="torch", device="cpu", threads=1) as loaded:
+        yield loaded
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("shared")
+
+
+@pytest.fixture(scope="module")
+def pool(folder: Path) -> Iterator[PrepPool]:
+    with PrepPool(PrepSettings(processes=1, roots=(str(folder),), allowed_hosts=("127.0.0.1",))) as opened:
+        yield opened
+
+
+@pytest.fixture
+def client(redis_url: str) -> Iterator[Client]:
+    with Client(redis_url, ClientSettings(inline_bytes=100_000)) as opened:
+        yield opened

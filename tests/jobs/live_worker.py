@@ -1,4 +1,4 @@
-"""A real worker in this process, on a thread with an event loop of its own, and a receiver of webhooks."""
+"""A real worker in this process, on a thread with its own event loop."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import choral
 from choral.audio.prep.pool import PrepPool
@@ -23,9 +21,11 @@ SECRET = "s3cret"
 
 
 class LiveWorker:
-    def __init__(self, url: str, model: choral.Model, pool: PrepPool, is_burst: bool, **settings: object) -> None:
+    def __init__(
+        self, url: str, model: choral.Model, pool: PrepPool, is_burst: bool, secret: str, **settings: object
+    ) -> None:
         self.metrics = WorkerMetrics()
-        self._url, self._model, self._pool, self._is_burst = url, model, pool, is_burst
+        self._url, self._model, self._pool, self._is_burst, self._secret = url, model, pool, is_burst, secret
         self._settings = WorkerSettings(**{"retry_s": 0.05, "webhook_retry_s": 0.05, **settings})  # type: ignore[arg-type]
         self._loop = asyncio.new_event_loop()
         self._worker: Worker | None = None
@@ -40,7 +40,7 @@ class LiveWorker:
             self._loop.call_soon_threadsafe(self._worker.stop)
 
     def join(self, timeout_s: float = 60.0) -> None:
-        """Until it has ended by itself."""
+        """Wait until it has ended, and raise its error."""
         self._thread.join(timeout_s)
         assert not self._thread.is_alive(), "the worker does not end"
         if self._error is not None:
@@ -56,21 +56,30 @@ class LiveWorker:
 
     async def _main(self) -> None:
         async with connect(self._url) as redis:
-            store = JobQueue(redis, RedisKeys())
-            shown = redact_redis_url(self._url)
             worker = Worker(
-                store, self._model, self._pool, self._settings,
-                shown=shown, webhook_secret=SECRET, metrics=self.metrics,
-            )  # fmt: skip
+                JobQueue(redis, RedisKeys()),
+                self._model,
+                self._pool,
+                self._settings,
+                redis_address=redact_redis_url(self._url),
+                webhook_secret=self._secret,
+                metrics=self.metrics,
+            )
             self._worker = worker
             await worker.run(is_burst=self._is_burst)
 
 
 @contextlib.contextmanager
-def working(
-    url: str, model: choral.Model, pool: PrepPool, *, is_burst: bool = False, **settings: object
+def running_worker(
+    url: str,
+    model: choral.Model,
+    pool: PrepPool,
+    *,
+    is_burst: bool = False,
+    secret: str = SECRET,
+    **settings: object,
 ) -> Iterator[LiveWorker]:
-    worker = LiveWorker(url, model, pool, is_burst, **settings)
+    worker = LiveWorker(url, model, pool, is_burst, secret, **settings)
     try:
         yield worker
     finally:
@@ -81,51 +90,5 @@ def working(
 def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
-        assert time.monotonic() < deadline_s, "it did not happen in time"
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
         time.sleep(0.02)
-
-
-@dataclass(frozen=True)
-class Delivery:
-    key: str
-    signature: str
-    body: bytes
-
-
-@dataclass
-class Receiver:
-    """Answers with these statuses first, one a request, then with 200."""
-
-    url: str = ""
-    statuses: list[int] = field(default_factory=list)
-    delay_s: float = 0.0
-    deliveries: list[Delivery] = field(default_factory=list)
-
-
-@contextlib.contextmanager
-def receiving() -> Iterator[Receiver]:
-    receiver = Receiver()
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            key, signature = (self.headers.get(name, "") for name in ("Idempotency-Key", "Choral-Signature"))
-            receiver.deliveries.append(Delivery(key, signature, body))
-            time.sleep(receiver.delay_s)
-            with contextlib.suppress(ConnectionError):
-                self.send_response(receiver.statuses.pop(0) if receiver.statuses else 200)
-                self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            pass
-
-    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    receiver.url = f"http://127.0.0.1:{http.server_port}/done"
-    thread = threading.Thread(target=http.serve_forever, args=(0.02,))
-    thread.start()
-    try:
-        yield receiver
-    finally:
-        http.shutdown()
-        thread.join()
-        http.server_close()

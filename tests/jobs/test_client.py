@@ -1,4 +1,4 @@
-"""Producers: what they send, what they are told when Redis or the audio is not as it should be, and waiting."""
+"""Clients: uploads, errors of Redis and audio, waiting, deleting."""
 
 from __future__ import annotations
 
@@ -36,26 +36,26 @@ def client(redis_url: str) -> Iterator[Client]:
 
 @pytest.fixture
 def as_worker(redis_url: str) -> Callable[..., ActiveJob]:
-    """Takes the next job and, if told to, ends it."""
+    """Start the next job and, if asked to, end it."""
 
     def act(*, succeed: bool = False, error: errors.ChoralError | None = None) -> ActiveJob:
-        async def whole() -> ActiveJob:
+        async def take_job() -> ActiveJob:
             redis = connect(redis_url)
-            ledger = WorkerQueue(JobQueue(redis, RedisKeys()), "worker")
-            await ledger.store.create_groups()
-            [entry] = await ledger.read(PRIORITIES, 1)
-            job = await ledger.begin(entry, 2)
+            queue = WorkerQueue(JobQueue(redis, RedisKeys()), "worker")
+            await queue.jobs.create_groups()
+            [entry] = await queue.read(PRIORITIES, 1)
+            job = await queue.start(entry, 2)
             assert isinstance(job, ActiveJob)
             if succeed:
-                await ledger.succeed(job, TRANSCRIPT)
+                await queue.succeed(job, TRANSCRIPT)
             if error is not None:
-                await ledger.fail(job, "failed", error)
+                await queue.fail(job, "failed", error)
             if job.request.audio.kind == "blob":
-                job.audio = b"".join([piece async for piece in ledger.store.read_blob(job.request.audio.place)])
+                job.audio = await queue.jobs.read_blob(job.request.audio.place)
             await redis.aclose()
             return job
 
-        return asyncio.run(whole())
+        return asyncio.run(take_job())
 
     return act
 
@@ -69,7 +69,7 @@ def test_audio_arrives_byte_for_byte(client: Client, as_worker: Callable[..., Ac
     assert job.audio == data[:size]
 
 
-def test_a_blob_goes_with_its_job(client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
+def test_a_blob_is_deleted_with_its_job(client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
     client.submit(b"x" * 2000)
     with library.Redis.from_url(redis_url) as plain:
         [blob] = plain.keys("{choral}:blob:*")
@@ -98,28 +98,28 @@ def test_files_streams_addresses_and_paths(client: Client, as_worker: Callable[.
 
 
 @pytest.mark.parametrize(
-    ("audio", "given", "error", "said"),
+    ("audio", "arguments", "error", "message"),
     [
         (b"", {}, errors.AudioEmpty, "empty"),
         (b"x" * 9_000_001, {}, errors.AudioTooLarge, "by_path"),
         ("/no/such/file.wav", {}, errors.AudioNotFound, "does not exist"),
         ("ftp://example.org/a.wav", {}, errors.UsageError, "http or https"),
-        (b"x", {"by_path": True}, errors.UsageError, "with a path"),
+        (b"x", {"by_path": True}, errors.UsageError, "only with a path"),
         (b"x", {"language": "klingonese"}, errors.UsageError, "klingonese"),
         (b"x", {"beam": 5}, errors.UsageError, "unknown option 'beam'"),
         (b"x", {"beam_size": 0}, errors.UsageError, "beam_size"),
         (b"x", {"options": TranscribeOptions(), "language": "en"}, errors.UsageError, "not both"),
         (b"x", {"priority": "urgent"}, errors.UsageError, "interactive, batch"),
         (b"x", {"callback": "mailto:me"}, errors.UsageError, "callback"),
-        (b"x", {"job_id": "a b"}, errors.UsageError, "job's id"),
+        (b"x", {"job_id": "a b"}, errors.UsageError, "not a valid job id"),
         (3, {}, errors.UsageError, "audio is a int"),
     ],
 )
-def test_what_cannot_be_sent_is_told_and_leaves_nothing(
-    client: Client, redis_url: str, audio: object, given: dict[str, object], error: type[Exception], said: str
+def test_invalid_submissions_raise_and_store_nothing(
+    client: Client, redis_url: str, audio: object, arguments: dict[str, object], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=said):
-        client.submit(audio, **given)  # type: ignore[arg-type]
+    with pytest.raises(error, match=message):
+        client.submit(audio, **arguments)  # type: ignore[arg-type]
     with library.Redis.from_url(redis_url) as plain:
         assert plain.dbsize() == 0
 
@@ -135,7 +135,7 @@ def test_a_full_queue_refuses_and_keeps_no_blob(client: Client, redis_url: str) 
     assert client.counts().waiting == {"interactive": 3, "batch": 1}
 
 
-def test_waiting_ends_when_the_job_does(client: Client, as_worker: Callable[..., ActiveJob]) -> None:
+def test_wait_returns_when_the_job_ends(client: Client, as_worker: Callable[..., ActiveJob]) -> None:
     job_id = client.submit(b"x", callback="http://example.org")
     with pytest.raises(errors.JobNotReady, match="queued"):
         client.result(job_id)
@@ -152,7 +152,7 @@ def test_waiting_ends_when_the_job_does(client: Client, as_worker: Callable[...,
     assert client.result(job_id) == TRANSCRIPT
 
 
-def test_closing_ends_what_others_wait_for(redis_url: str) -> None:
+def test_close_cancels_waiting_threads(redis_url: str) -> None:
     client = Client(redis_url)
     job_id = client.submit(b"x")
     ended: list[BaseException] = []
@@ -172,7 +172,9 @@ def test_closing_ends_what_others_wait_for(redis_url: str) -> None:
     client.close()
 
 
-def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[..., ActiveJob]) -> None:
+def test_the_result_of_an_unsuccessful_job_raises_the_reason(
+    client: Client, as_worker: Callable[..., ActiveJob]
+) -> None:
     job_id = client.submit(b"x", name="talk.mp3")
     as_worker(error=errors.NotAudio("it is no audio"))
     with pytest.raises(errors.JobFailed, match=r"talk\.mp3\): it is no audio"):
@@ -181,24 +183,22 @@ def test_a_job_without_a_result_says_why(client: Client, as_worker: Callable[...
     assert client.cancel(job_id).state == "cancelled"
     with pytest.raises(errors.JobCancelled):
         client.result(job_id)
-    with pytest.raises(errors.JobNotFound, match="job nobody does not exist"):
-        client.show("nobody")
+    with pytest.raises(errors.JobNotFound, match="job unknown does not exist"):
+        client.show("unknown")
     with pytest.raises(errors.JobNotFound):
-        client.cancel("nobody")
+        client.cancel("unknown")
     assert [record.id for record in client.list()] == [job_id]
 
 
-def test_an_ended_job_is_forgotten_when_asked(
-    client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]
-) -> None:
+def test_delete_removes_an_ended_job(client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
     job = client.submit(bytes(5000))
     with pytest.raises(errors.JobNotReady, match="queued: cancel it first"):
         client.delete(job)
     as_worker(succeed=True)
     client.delete(job)
-    for look in (client.show, client.result, client.delete):
+    for call in (client.show, client.result, client.delete):
         with pytest.raises(errors.JobNotFound):
-            look(job)
+            call(job)
     assert client.list() == []
     with library.Redis.from_url(redis_url) as plain:
         assert not plain.keys("*blob*")
@@ -206,8 +206,21 @@ def test_an_ended_job_is_forgotten_when_asked(
         assert not plain.keys("*result:*")
 
 
-def test_many_wait_at_once_on_one_connection(redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
-    async def whole() -> list[Transcript]:
+def test_forget_is_a_deprecated_name_of_delete(redis_url: str, client: Client) -> None:
+    async def forget(job_id: str) -> None:
+        async with AsyncClient(redis_url) as async_client:
+            await async_client.forget(job_id)
+
+    for call in (client.forget, lambda job_id: asyncio.run(forget(job_id))):
+        job_id = client.submit(b"x")
+        client.cancel(job_id)
+        with pytest.warns(DeprecationWarning, match="use delete"):
+            call(job_id)
+        assert client.list() == []
+
+
+def test_many_waiters_share_one_connection(redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
+    async def wait_for_all() -> list[Transcript]:
         async with AsyncClient(redis_url) as client:
             ids = [await client.submit(b"x") for _ in range(5)]
             waits = [asyncio.create_task(client.wait(job_id)) for job_id in ids]
@@ -219,10 +232,10 @@ def test_many_wait_at_once_on_one_connection(redis_url: str, as_worker: Callable
             assert len(connections) <= 8
             return done
 
-    assert asyncio.run(asyncio.wait_for(whole(), 20)) == [TRANSCRIPT] * 5
+    assert asyncio.run(asyncio.wait_for(wait_for_all(), 20)) == [TRANSCRIPT] * 5
 
 
-def test_namespaces_do_not_see_each_other(redis_url: str) -> None:
+def test_namespaces_are_separate(redis_url: str) -> None:
     with Client(redis_url) as one, Client(redis_url, ClientSettings(namespace="other")) as two:
         job_id = one.submit(b"x")
         assert two.list() == []
@@ -236,18 +249,18 @@ def locked_redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def test_redis_that_refuses_is_told_without_its_password(locked_redis: RedisServer) -> None:
+def test_redis_errors_do_not_show_the_password(locked_redis: RedisServer) -> None:
     port = locked_redis.port
-    for url, said in [
+    for url, message in [
         (f"redis://127.0.0.1:{free_port()}", "cannot be reached"),
         (f"redis://127.0.0.1:{port}", "password"),
         (f"redis://:{PASSWORD}-wrong@127.0.0.1:{port}", "password"),
     ]:
-        with Client(url) as client, pytest.raises(errors.RedisUnavailable, match=said) as caught:
+        with Client(url) as client, pytest.raises(errors.RedisUnavailable, match=message) as caught:
             client.submit(b"x")
         assert PASSWORD not in str(caught.value)
     with Client(f"redis://:{PASSWORD}@127.0.0.1:{port}") as client:
-        assert PASSWORD not in client.shown
+        assert PASSWORD not in client.address
         with pytest.raises(errors.RedisUnavailable, match="out of memory"):
             [client.submit(bytes(900_000)) for _ in range(10)]
         with pytest.raises(errors.RedisUnavailable, match="out of memory"):

@@ -216,7 +216,7 @@ def _top_view(client: Client) -> str:
         ),
         ("speed", f"{audio_per_s:.1f} hours of audio an hour, {len(workers)} workers"),
     ]
-    head = f"choral jobs, {client.shown}, {time.strftime('%H:%M:%S')}\n\n{aligned(facts)}\n"
+    head = f"choral jobs, {client.address}, {time.strftime('%H:%M:%S')}\n\n{aligned(facts)}\n"
     if not workers:
         return head + "no workers: start one with `choral worker`\n"
     rows = [("worker", "model", "device", "up", "prep", "engine", "busy", "hours/hour", "done", "failed")]

@@ -125,11 +125,11 @@ async def run_worker(
     async with connect(url) as redis:
         with PrepPool(prep) as pool, serve_metrics(metrics, arguments.metrics_port):
             queue = JobQueue(redis, RedisKeys(settings.namespace))
-            shown = redact_redis_url(url)
+            address = redact_redis_url(url)
             worker = Worker(
-                queue, model, pool, settings, shown=shown, name=name, webhook_secret=secret, metrics=metrics
+                queue, model, pool, settings, redis_address=address, name=name, webhook_secret=secret, metrics=metrics
             )
             stop_on_signals(worker.stop)
-            log.info("%s takes jobs from %s with %s on %s", name, shown, model.name, model.device)
+            log.info("%s takes jobs from %s with %s on %s", name, address, model.name, model.device)
             await worker.run(is_burst=arguments.burst)
             log.info("%s ends", name)

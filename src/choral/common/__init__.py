@@ -1,1 +1,1 @@
-"""Code that is not about speech, for every layer: asyncio helpers, memory, logging, back-off."""
+"""Helpers that know nothing about speech: asyncio, malloc, logging, back-off. Standard library only."""

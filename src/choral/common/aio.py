@@ -1,4 +1,4 @@
-"""Tasks and threads that end when they are told to."""
+"""asyncio helpers: cancel tasks until they have ended, and run blocking functions on reusable daemon threads."""
 
 from __future__ import annotations
 
@@ -9,62 +9,68 @@ from collections.abc import Callable, Iterable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-Answer = TypeVar("Answer")
-INSIST_EVERY_S = 0.5
+T = TypeVar("T")
+CANCEL_AGAIN_S = 0.5
 MAX_IDLE_THREADS = 64
 
 
 async def cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
-    """Cancels them until they have ended: before Python 3.12 a cancel that meets the end of a wait is forgotten."""
+    """Cancel tasks until all have ended.
+
+    Before Python 3.12, `wait_for` loses a cancellation that arrives as its future completes, so cancel repeatedly.
+    """
     pending = set(tasks)
     while pending:
         for task in pending:
             task.cancel()
-        _, pending = await asyncio.wait(pending, timeout=INSIST_EVERY_S)
+        _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
 
 
-async def run_in_thread(work: Callable[[], Answer], name: str) -> Answer:
-    """Work that blocks, on a thread that does nothing else meanwhile; a program that ends does not wait for it."""
+async def run_in_thread(work: Callable[[], T], name: str) -> T:
+    """Run a blocking function on a daemon thread of its own and await its result.
+
+    Unlike the default executor there is no limit on concurrent calls, and interpreter exit does not wait for them.
+    """
     loop = asyncio.get_running_loop()
-    answer: asyncio.Future[Answer] = loop.create_future()
+    future: asyncio.Future[T] = loop.create_future()
 
-    def settle(settle_answer: Callable[[Any], None], value: Any) -> None:
-        if not answer.done():  # somebody still waits
-            settle_answer(value)
+    def resolve(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+        if not future.done():  # cancelled meanwhile
+            set_outcome(outcome)
 
     def run() -> None:
         try:
-            settled: tuple[Callable[[Any], None], Any] = (answer.set_result, work())
-        except BaseException as error:  # whoever waits hears of it, whatever it is
-            settled = (answer.set_exception, error)
-        with contextlib.suppress(RuntimeError):  # the loop has ended
-            loop.call_soon_threadsafe(settle, *settled)
+            resolution: tuple[Callable[[Any], None], Any] = (future.set_result, work())
+        except BaseException as error:  # raised again where the result is awaited
+            resolution = (future.set_exception, error)
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            loop.call_soon_threadsafe(resolve, *resolution)
 
-    _begin(run, f"choral-{name}")
-    return await answer
-
-
-Errand = tuple[Callable[[], None], str]
-_idle: list[SimpleQueue[Errand]] = []  # of threads that have done their work
-_resting = threading.Lock()  # so that no more of them stay than may
+    _start(run, f"choral-{name}")
+    return await future
 
 
-def _begin(work: Callable[[], None], name: str) -> None:
-    """On a thread that has nothing to do, or a new one: starting one holds up whoever does until it runs."""
+NamedCall = tuple[Callable[[], None], str]
+_idle: list[SimpleQueue[NamedCall]] = []  # the inbox of each idle thread
+_idle_lock = threading.Lock()  # makes the check against MAX_IDLE_THREADS atomic
+
+
+def _start(work: Callable[[], None], name: str) -> None:
+    """Run on an idle thread or a new one; reuse matters because `Thread.start` blocks until the thread runs."""
     try:
-        errands = _idle.pop()
+        inbox = _idle.pop()
     except IndexError:
-        errands = SimpleQueue()
-        threading.Thread(target=_do_errands, args=(errands,), name=name, daemon=True).start()
-    errands.put((work, name))
+        inbox = SimpleQueue()
+        threading.Thread(target=_serve, args=(inbox,), name=name, daemon=True).start()
+    inbox.put((work, name))
 
 
-def _do_errands(errands: SimpleQueue[Errand]) -> None:
+def _serve(inbox: SimpleQueue[NamedCall]) -> None:
     while True:
-        work, threading.current_thread().name = errands.get()
+        work, threading.current_thread().name = inbox.get()
         work()
-        del work  # and what it holds, before the next one comes
-        with _resting:
+        del work  # release what it references before blocking
+        with _idle_lock:
             if len(_idle) >= MAX_IDLE_THREADS:
                 return
-            _idle.append(errands)
+            _idle.append(inbox)

@@ -1,4 +1,4 @@
-"""Log lines of workers and servers: for people, or as JSON for machines, each with the job or request it is about."""
+"""Logging of workers and servers: text or JSON lines on standard error, each with the job or request it is about."""
 
 from __future__ import annotations
 
@@ -9,46 +9,50 @@ from datetime import UTC, datetime
 from typing import Literal
 
 LogFormat = Literal["text", "json"]
-KINDS = ("job", "request")
-FOREIGN = tuple((name, logging.WARNING) for name in ("uvicorn", "opentelemetry", "asyncio"))
+CONTEXT_FIELDS = ("job", "request")  # given as `extra={"job": …}`
+LIBRARIES = ("uvicorn", "opentelemetry", "asyncio")  # their warnings are logged in the same format
 
 
 class TextFormatter(logging.Formatter):
     def __init__(self) -> None:
-        super().__init__("%(asctime)s %(levelname)-7s %(about)s%(message)s", "%H:%M:%S")
+        super().__init__("%(asctime)s %(levelname)-7s %(context)s%(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        about = [f"{kind} {own}: " for kind in KINDS if (own := getattr(record, kind, None))]
-        record.about = "".join(about)
+        record.context = "".join(f"{name} {value}: " for name, value in _context(record).items())
         return super().format(record)
 
 
 class JsonFormatter(logging.Formatter):
-    def __init__(self, **always: str) -> None:
+    def __init__(self, **constant_fields: str) -> None:
         super().__init__()
-        self._always = always
+        self._constant_fields = constant_fields
 
     def format(self, record: logging.LogRecord) -> str:
         fields = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
-            **self._always,
+            **self._constant_fields,
             "message": record.getMessage(),
+            **_context(record),
         }
-        fields |= {kind: own for kind in KINDS if (own := getattr(record, kind, None)) is not None}
         if record.exc_info:
             fields["trace"] = self.formatException(record.exc_info)
         return json.dumps(fields, ensure_ascii=False)
 
 
-def configure_logging(log_format: LogFormat, *, is_quiet: bool = False, **always: str) -> None:
-    """From now on what Choral logs goes to standard error; quiet: only what is wrong.
+def _context(record: logging.LogRecord) -> dict[str, str]:
+    return {name: value for name in CONTEXT_FIELDS if (value := getattr(record, name, None))}
 
-    Warnings of the libraries below it come in the same form. Each line of JSON has the fields of `always` too.
+
+def configure_logging(log_format: LogFormat, *, is_quiet: bool = False, **constant_fields: str) -> None:
+    """Log to standard error: Choral from INFO, or WARNING if quiet; libraries from WARNING.
+
+    JSON lines also have the `constant_fields`.
     """
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(JsonFormatter(**always) if log_format == "json" else TextFormatter())
-    for name, level in (("choral", logging.WARNING if is_quiet else logging.INFO), *FOREIGN):
+    handler.setFormatter(JsonFormatter(**constant_fields) if log_format == "json" else TextFormatter())
+    levels = dict.fromkeys(LIBRARIES, logging.WARNING) | {"choral": logging.WARNING if is_quiet else logging.INFO}
+    for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(level)

@@ -1,7 +1,7 @@
-"""Memory of a service: the C library's, kept from growing with every thread that a job has had, and Python's.
+"""Keep the memory of a long-running process level: few malloc arenas, trimming, and a frozen garbage collector.
 
-glibc gives threads heaps of their own, up to eight a core, and each keeps what was once needed in it. Jobs come on new
-threads all the time, so a worker would grow for hours. Few heaps, and giving back what is free, keep it level.
+glibc gives threads arenas of their own, up to eight per core, and each keeps its peak size. Requests and jobs run on
+ever new threads, so a service would grow for hours. On other C libraries the malloc functions do nothing.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-HEAPS = 2
+MAX_ARENAS = 2
 _M_ARENA_MAX = -8
 
 
 def limit_malloc_arenas() -> None:
-    """Before the first thread is started; elsewhere than on glibc it does nothing."""
+    """Limit glibc to `MAX_ARENAS` arenas. Call it before the first thread starts."""
     library = _glibc()
     if library is not None:
-        library.mallopt(_M_ARENA_MAX, HEAPS)
+        library.mallopt(_M_ARENA_MAX, MAX_ARENAS)
 
 
 def trim_malloc() -> None:
-    """What is free, to the system."""
+    """Return free heap memory to the operating system."""
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)
@@ -32,16 +32,16 @@ def trim_malloc() -> None:
 
 @contextmanager
 def frozen_gc() -> Iterator[None]:
-    """For as long as it is entered, collections of garbage leave out what is there now, once all is loaded.
+    """Exclude all objects that exist now from garbage collection; enter it once everything is loaded.
 
-    With torch there are some 300,000 objects, and to look through them stops every thread for 0.2 s.
+    With torch there are about 300,000 objects, and a full collection stops every thread for 0.2 s.
     """
     gc.collect()
     gc.freeze()
     try:
         yield
     finally:
-        gc.unfreeze()  # what is left out at the end is never freed, and libraries report it as their leak
+        gc.unfreeze()  # frozen objects are never freed at exit, and libraries report them as leaks
 
 
 def _glibc() -> ctypes.CDLL | None:

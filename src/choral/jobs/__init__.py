@@ -1,4 +1,4 @@
-"""Durable jobs over Redis: producers submit audio, any number of workers transcribe it, and nothing is lost."""
+"""Durable job queue over Redis: clients submit audio, any number of workers transcribe it, and no job is lost."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AsyncClient", "Client", "ClientSettings", "JobRecord", "WorkerSettings"]
 
-_HOMES = {
+_MODULES = {
     "AsyncClient": "choral.jobs.client",
     "Client": "choral.jobs.sync_client",
     "ClientSettings": "choral.jobs.settings",
@@ -21,6 +21,6 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
     raise AttributeError(f"module 'choral.jobs' has no attribute {name!r}")

@@ -1,41 +1,44 @@
-"""A job that a worker has in hand: what is wanted, how far it is, and the way to stop it wherever it is."""
+"""A job that a worker is running: its request, its progress, and the events that abort it."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, TypeVar
 
 from choral.jobs.record import Phase, Timings
 from choral.jobs.request import JobRequest
 
-# cancel: somebody asked for it; lost: another worker has it now; drain: this worker ends.
-Reason = Literal["cancel", "lost", "drain"]
+# cancel: requested by a client; lease_lost: another worker has claimed the job; drain: this worker is stopping.
+AbortReason = Literal["cancel", "lease_lost", "drain"]
+T = TypeVar("T")
 
 
 class JobAborted(Exception):
-    """The job is to be given up; `ActiveJob.reason` says why."""
+    """The job is to be abandoned; `ActiveJob.abort_reason` says why."""
 
 
 @dataclass(eq=False)
 class ActiveJob:
-    """Changed in the worker's event loop only; `done_s` by the thread that transcribes."""
+    """Modified only in the worker's event loop, except `done_s`, which the transcribing thread sets."""
 
     request: JobRequest
-    audio: bytes  # of an inline job, given up once it is prepared
-    attempts: int  # this one included
+    audio: bytes  # of an inline job; dropped once it is prepared
+    attempts: int  # including this one
     queued_s: float
     crashes: int = 0
+    entry_id: str = ""
     phase: Phase = "prep"
     done_s: float = 0.0
     duration_s: float | None = None
     fetch_s: float | None = None
     decode_s: float | None = None
     engine_s: float | None = None
-    reason: Reason | None = None
-    unwanted: asyncio.Event = field(default_factory=asyncio.Event)
-    stop_reading: threading.Event = field(default_factory=threading.Event)
+    abort_reason: AbortReason | None = None
+    aborted: asyncio.Event = field(default_factory=asyncio.Event)
+    cancel_reads: threading.Event = field(default_factory=threading.Event)
 
     @property
     def id(self) -> str:
@@ -45,9 +48,22 @@ class ActiveJob:
     def timings(self) -> Timings:
         return Timings(self.queued_s, self.fetch_s, self.decode_s, self.engine_s)
 
-    def give_up(self, reason: Reason) -> None:
-        """The first reason counts."""
-        if self.reason is None:
-            self.reason = reason
-            self.stop_reading.set()
-            self.unwanted.set()
+    def abort(self, reason: AbortReason) -> None:
+        """Set the events; the first reason is kept."""
+        if self.abort_reason is None:
+            self.abort_reason = reason
+            self.cancel_reads.set()
+            self.aborted.set()
+
+    async def unless_aborted(self, work: Awaitable[T]) -> T:
+        """Await `work`; on abort, cancel it and raise `JobAborted`."""
+        task = asyncio.ensure_future(work)
+        aborted = asyncio.ensure_future(self.aborted.wait())
+        try:
+            await asyncio.wait({task, aborted}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise JobAborted
+        finally:
+            task.cancel()
+            aborted.cancel()

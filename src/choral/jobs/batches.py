@@ -1,8 +1,8 @@
-"""Jobs that go to the engine together, and the line that is logged of each such batch.
+"""Groups jobs into batches that enter the engine together, and logs one line per batch.
 
-A batch opens with the first job that is prepared, and closes when it is full or its time is over. With the micro-batch
-runner its jobs wait for that moment, so that their windows meet in the engine; with the continuous runner nobody waits,
-since windows join at every step, and a batch is only what is told together.
+A batch opens with the first prepared job, and closes when it is full or its wait is over. With CTranslate2, the
+micro-batch runner, jobs wait for their batch to close, so that their windows share engine batches. With the continuous
+runner they enter at once, since windows join at every step, and a batch is only a unit of logging.
 """
 
 from __future__ import annotations
@@ -21,28 +21,28 @@ class JobBatch:
     def __init__(self, number: int) -> None:
         self.number = number
         self.closed = asyncio.Event()
-        self.n_jobs = self.n_left = self.n_succeeded = 0
+        self.n_jobs = self.n_ended = self.n_succeeded = 0
         self.prep_s = 0.0  # of its slowest job
         self.engine_started_s: float | None = None
-        self.engine_s = 0.0  # from its first job's start to its last one's end
+        self.engine_s = 0.0  # from the start of its first job to the end of its last one
 
     def enter_engine(self) -> None:
         if self.engine_started_s is None:
             self.engine_started_s = time.monotonic()
 
     def leave(self, *, has_succeeded: bool) -> None:
-        self.n_left += 1
+        self.n_ended += 1
         self.n_succeeded += has_succeeded
         if self.engine_started_s is not None:
             self.engine_s = time.monotonic() - self.engine_started_s
-        self._tell_if_over()
+        self._log_if_done()
 
     def close(self) -> None:
         self.closed.set()
-        self._tell_if_over()
+        self._log_if_done()
 
-    def _tell_if_over(self) -> None:
-        if self.closed.is_set() and self.n_left == self.n_jobs:
+    def _log_if_done(self) -> None:
+        if self.closed.is_set() and self.n_ended == self.n_jobs:
             log.info(
                 "batch %d: size %d, prep %.2f s, engine %.2f s, succeeded %d",
                 self.number,
@@ -54,13 +54,13 @@ class JobBatch:
 
 
 class BatchFormer:
-    def __init__(self, size: int, wait_s: float, metrics: WorkerMetrics, *, holds: bool) -> None:
-        self._size, self._wait_s, self._metrics, self._holds = size, wait_s, metrics, holds
+    def __init__(self, size: int, wait_s: float, metrics: WorkerMetrics, *, is_micro_batch: bool) -> None:
+        self._size, self._wait_s, self._metrics, self._is_micro_batch = size, wait_s, metrics, is_micro_batch
         self._open: JobBatch | None = None
         self._n_batches = 0
 
     def join(self, job: ActiveJob) -> JobBatch:
-        """The batch of a job whose prep is over, well or not."""
+        """Add a job whose prep has ended, successfully or not."""
         if self._open is None:
             self._n_batches += 1
             self._open = JobBatch(self._n_batches)
@@ -72,8 +72,9 @@ class BatchFormer:
             self._close(batch)
         return batch
 
-    async def ready(self, batch: JobBatch) -> None:
-        if self._holds:
+    async def wait_for(self, batch: JobBatch) -> None:
+        """Wait until jobs of this batch may enter the engine."""
+        if self._is_micro_batch:
             await batch.closed.wait()
 
     def _close(self, batch: JobBatch) -> None:

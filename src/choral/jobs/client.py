@@ -1,11 +1,11 @@
-"""Submit jobs, follow them, and fetch what they gave: `AsyncClient` here, and `Client`, the same without `await`.
+"""Submit jobs, wait for them and fetch their results: `AsyncClient`; `sync_client.Client` is the same without `await`.
 
     client = choral.jobs.Client("redis://localhost:6379")
     job = client.submit("talk.mp3", language="en")
     print(client.wait(job).text)
 
-A local file is sent along; by address, or with `by_path` on storage that workers share, only its name is. Submitting
-twice under one `job_id` is submitting once. What Redis refuses is `RedisUnavailable`, and says why.
+A local file is uploaded; of a URL, or with `by_path` of a file on storage that workers share, only the name is sent.
+Submitting a `job_id` a second time does nothing. Errors of Redis are raised as `RedisUnavailable`.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from choral.types import Priority, TranscribeOptions, Transcript
 
 AudioToSend = str | os.PathLike[str] | bytes | bytearray | BinaryIO
 OnRecord = Callable[[JobRecord], None]
-CHECK_EVERY_S = 5.0  # while waiting, should an event have been missed
-TELL_EVERY_S = 1.0
+POLL_S = 5.0  # while waiting, in case an event was missed
+PROGRESS_S = 1.0
 
 
 class AsyncClient:
-    """Use it in one event loop, in an `async with`, or close it."""
+    """Bound to one event loop. Use it in an `async with`, or close it."""
 
     def __init__(self, url: str | None = None, settings: ClientSettings | None = None) -> None:
-        """Without an address it is the one in CHORAL_REDIS, or this machine's."""
-        address = resolve_redis_url(url)
-        self.shown = redact_redis_url(address)  # for messages: without the password
+        """Without a URL: that in CHORAL_REDIS, else redis://localhost:6379."""
+        url = resolve_redis_url(url)
+        self.address = redact_redis_url(url)  # for messages: without the password
         self._settings = settings or ClientSettings()
-        self._redis = connect(address)
-        self._store = JobQueue(self._redis, RedisKeys(self._settings.namespace))
-        self._watch = EventWatcher(self._store)
+        self._redis = connect(url)
+        self._queue = JobQueue(self._redis, RedisKeys(self._settings.namespace))
+        self._watcher = EventWatcher(self._queue)
 
     async def submit(
         self,
@@ -58,42 +58,42 @@ class AsyncClient:
         job_id: str | None = None,
         by_path: bool = False,
         name: str | None = None,
-        **given: Any,
+        **option_values: Any,
     ) -> str:
-        """The id of the job. Options come as `TranscribeOptions` or by name: `language="en"`."""
-        chosen = _options(options, given)
+        """Returns the job's id. Give options as `TranscribeOptions` or by name: `language="en"`."""
+        options = _resolve_options(options, option_values)
         with open_upload(audio, self._settings, by_path=by_path, name=name) as upload:
             request = JobRequest(
                 id=job_id if job_id is not None else new_id(),
                 audio=upload.audio,
-                options=chosen,
+                options=options,
                 priority=priority,
                 callback=callback,
                 keep_s=self._settings.keep_s,
             )
-            with redis_errors(self.shown):
+            with redis_errors(self.address):
                 await self._send(request, upload)
         return request.id
 
     async def _send(self, request: JobRequest, upload: Upload) -> None:
         if upload.audio.kind == "blob":
-            if (await self._store.records([request.id]))[0] is not None:
-                return  # known already: nothing to send
+            if (await self._queue.records([request.id]))[0] is not None:
+                return  # submitted already
             await self._send_blob(upload)
-        answer = await self._store.submit(request, upload.inline, self._settings.queue_limit)
-        if answer != "new" and upload.audio.kind == "blob":
-            await self._store.drop_blob(upload.audio.place)
-        if answer == "full":
+        outcome = await self._queue.submit(request, upload.inline, self._settings.queue_limit)
+        if outcome != "new" and upload.audio.kind == "blob":
+            await self._queue.delete_blob(upload.audio.place)
+        if outcome == "full":
             raise QueueFull(
                 f"{self._settings.queue_limit} {request.priority} jobs are waiting already: try again later"
             )
 
     async def _send_blob(self, upload: Upload) -> None:
         try:
-            await self._store.write_blob(upload.audio.place, upload.pieces(), self._settings.blob_keep_s)
+            await self._queue.write_blob(upload.audio.place, upload.chunks(), self._settings.blob_keep_s)
         except BaseException:
-            with suppress(RedisError):  # what cannot be dropped now runs out
-                await self._store.drop_blob(upload.audio.place)
+            with suppress(RedisError):  # it expires in any case
+                await self._queue.delete_blob(upload.audio.place)
             raise
 
     async def show(self, job_id: str) -> JobRecord:
@@ -102,34 +102,34 @@ class AsyncClient:
     async def show_all(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
         for job_id in job_ids:
             require_id(job_id)
-        with redis_errors(self.shown):
-            records = await self._store.records(job_ids)
+        with redis_errors(self.address):
+            records = await self._queue.records(job_ids)
         return [_found(record, job_id) for record, job_id in zip(records, job_ids, strict=True)]
 
     async def result(self, job_id: str) -> Transcript:
-        """Of a job that succeeded; any other raises the `JobError` that fits its state."""
+        """The transcript of a job that succeeded; otherwise raises the `JobError` for its state."""
         record = await self.show(job_id)
         record.require_success()
-        with redis_errors(self.shown):
-            stored = await self._store.result(job_id)
+        with redis_errors(self.address):
+            stored = await self._queue.result(job_id)
         if stored is None:
-            raise JobNotFound(f"the result of job {job_id} has run out: submit it again")
+            raise JobNotFound(f"the result of job {job_id} has expired: submit it again")
         return transcript_from_json(stored)
 
     async def wait(
         self, job_id: str, *, timeout_s: float | None = None, on_record: OnRecord | None = None
     ) -> Transcript:
-        """The transcript, as soon as there is one. `on_record` is told how far the job is, once a second."""
+        """Wait for the transcript; `on_record` is called with the job's record once a second."""
         await self.wait_all([job_id], timeout_s=timeout_s, on_record=on_record)
         return await self.result(job_id)
 
     async def wait_all(
         self, job_ids: Sequence[str], *, timeout_s: float | None = None, on_record: OnRecord | None = None
     ) -> Sequence[JobRecord]:
-        """The records of all these jobs when the last of them has ended, however it did."""
+        """Wait until all these jobs have ended, in whatever state, and return their records."""
         deadline_s = None if timeout_s is None else time.monotonic() + timeout_s
         ended: dict[str, JobRecord] = {}
-        async with self._watch.of(job_ids) as changed:
+        async with self._watcher.watch(job_ids) as changed:
             while True:
                 open_ids = [job_id for job_id in job_ids if job_id not in ended]
                 changed.clear()
@@ -140,20 +140,20 @@ class AsyncClient:
                         on_record(record)
                 if len(ended) == len(set(job_ids)):
                     return [ended[job_id] for job_id in job_ids]
-                await _pause(changed, CHECK_EVERY_S if on_record is None else TELL_EVERY_S, deadline_s)
+                await _wait(changed, POLL_S if on_record is None else PROGRESS_S, deadline_s)
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """Takes a job out of the queue, or tells its worker to stop; one that has ended stays as it is."""
+        """Remove a job from the queue, or have its worker abort it; a job that has ended is unchanged."""
         require_id(job_id)
-        with redis_errors(self.shown):
-            await self._store.cancel(job_id)
+        with redis_errors(self.address):
+            await self._queue.cancel(job_id)
         return await self.show(job_id)
 
     async def retry(self, job_id: str) -> JobRecord:
-        """Starts a job anew that ended without a result."""
+        """Queue a job again that ended without a result."""
         require_id(job_id)
-        with redis_errors(self.shown):
-            state = await self._store.retry(job_id)
+        with redis_errors(self.address):
+            state = await self._queue.retry(job_id)
         if state in ("queued", "running", "waiting", "succeeded"):
             raise JobNotReady(f"job {job_id} is {state}: only one that failed, died or was cancelled can be retried")
         return await self.show(job_id)
@@ -161,8 +161,8 @@ class AsyncClient:
     async def delete(self, job_id: str) -> None:
         """Delete the record and result of a job that has ended, without waiting for them to expire."""
         require_id(job_id)
-        with redis_errors(self.shown):
-            state = await self._store.delete(job_id)
+        with redis_errors(self.address):
+            state = await self._queue.delete(job_id)
         if state is None:
             _found(None, job_id)
         elif state not in ENDED:
@@ -174,25 +174,25 @@ class AsyncClient:
         await self.delete(job_id)
 
     async def list(self, limit: int = 50) -> Sequence[JobRecord]:
-        """The newest jobs first."""
-        with redis_errors(self.shown):
-            return await self._store.newest(limit)
+        """Jobs, newest first."""
+        with redis_errors(self.address):
+            return await self._queue.newest(limit)
 
     async def dead(self, limit: int = 50) -> Sequence[JobRecord]:
-        """The dead-letter list: jobs whose every try failed, or that ended their workers."""
-        with redis_errors(self.shown):
-            return await self._store.newest(limit, only_dead=True)
+        """The dead-letter list: jobs whose every attempt failed, or whose workers crashed."""
+        with redis_errors(self.address):
+            return await self._queue.newest(limit, only_dead=True)
 
     async def counts(self) -> QueueCounts:
-        with redis_errors(self.shown):
-            return await self._store.counts()
+        with redis_errors(self.address):
+            return await self._queue.counts()
 
     async def workers(self) -> Sequence[WorkerStatus]:
-        with redis_errors(self.shown):
-            return await self._store.workers()
+        with redis_errors(self.address):
+            return await self._queue.workers()
 
     async def close(self) -> None:
-        await self._watch.close()
+        await self._watcher.close()
         await self._redis.aclose()
 
     async def __aenter__(self) -> AsyncClient:
@@ -204,28 +204,26 @@ class AsyncClient:
         await self.close()
 
 
-def _options(options: TranscribeOptions | None, given: dict[str, Any]) -> TranscribeOptions:
+def _resolve_options(options: TranscribeOptions | None, values: dict[str, Any]) -> TranscribeOptions:
     from choral.model.languages import to_code
 
-    if options is not None and given:
+    if options is not None and values:
         raise UsageError("give either options or single options by name, not both")
-    chosen = options if options is not None else TranscribeOptions.of(**given)
-    if chosen.language is not None:
-        to_code(chosen.language)  # better known to the producer now than to the worker later
-    return chosen
+    options = options if options is not None else TranscribeOptions.of(**values)
+    if options.language is not None:
+        to_code(options.language)  # report an unknown language here, not in the worker
+    return options
 
 
 def _found(record: JobRecord | None, job_id: str) -> JobRecord:
     if record is None:
-        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are forgotten some days after they ended")
+        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they end")
     return record
 
 
-async def _pause(changed: asyncio.Event, longest_s: float, deadline_s: float | None) -> None:
+async def _wait(changed: asyncio.Event, timeout_s: float, deadline_s: float | None) -> None:
     left_s = float("inf") if deadline_s is None else deadline_s - time.monotonic()
     if left_s <= 0:
-        raise JobTimeout("the job was not done in the time given; it goes on, so wait for it again")
-    try:
-        await asyncio.wait_for(changed.wait(), min(longest_s, left_s))
-    except TimeoutError:
-        return
+        raise JobTimeout("the job did not end within the timeout; it continues, so you can wait for it again")
+    with suppress(TimeoutError):
+        await asyncio.wait_for(changed.wait(), min(timeout_s, left_s))

@@ -1,10 +1,14 @@
-"""Which jobs a worker takes next: interactive before batch, with a share for batch, and those of workers that died."""
+"""Chooses and starts the next jobs: those of dead workers, then interactive before batch, with a share for batch.
+
+Entries are kept in `_received` from the moment Redis delivers them until they are started, so that an error in a later
+call loses none: the next `fetch` starts them first, and a worker that stops puts them back.
+"""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 
 from choral.errors import UsageError
 from choral.jobs.active_job import ActiveJob
@@ -15,68 +19,83 @@ from choral.jobs.settings import WorkerSettings
 from choral.jobs.worker_queue import StreamEntry, WorkerQueue
 
 log = logging.getLogger("choral.jobs")
-INTERACTIVE_IN_A_ROW = 4  # then one batch job, should any wait
-MOST_CLAIM_PAUSE_S = 15.0
+MAX_INTERACTIVE_IN_A_ROW = 4  # then one batch job, if any waits
+MAX_CLAIM_INTERVAL_S = 15.0
 
 
 class JobFetcher:
-    def __init__(
-        self, ledger: WorkerQueue, steady: RedisRetry, settings: WorkerSettings, metrics: WorkerMetrics
-    ) -> None:
-        self._ledger, self._steady, self._settings, self._metrics = ledger, steady, settings, metrics
-        self._in_a_row = 0
-        self._claimed_s = 0.0
+    def __init__(self, queue: WorkerQueue, retry: RedisRetry, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
+        self._queue, self._retry, self._settings, self._metrics = queue, retry, settings, metrics
+        self._received: list[StreamEntry] = []
+        self._n_interactive_in_a_row = 0
+        self._last_claim_s = 0.0
 
-    async def take(self, most: int, wait_s: float) -> list[ActiveJob]:
-        """At most so many jobs; waits for the first of them, but no longer than `wait_s`."""
-        entries = await self._claims(most) if self._may_claim() else []
-        entries = entries or await self._waiting(most) or await self._ledger.read(PRIORITIES, 1, wait_s)
-        return await self._begin(entries)
+    async def fetch(self, n_max: int, wait_s: float, on_start: Callable[[ActiveJob], None]) -> None:
+        """Start at most `n_max` jobs and pass each to `on_start`; wait for the first one, at most `wait_s`."""
+        if not self._received:
+            await self._receive(n_max, wait_s)
+        while self._received:
+            job = await self._start(self._received[0])
+            del self._received[0]
+            if job is not None:
+                on_start(job)
 
-    def _may_claim(self) -> bool:
-        """Not soon after Redis was away: others, whose silence was not their fault, come first."""
-        after_s = self._settings.claim_after_s
-        is_due = time.monotonic() - self._claimed_s > min(after_s / 4, MOST_CLAIM_PAUSE_S)
-        return is_due and self._steady.steady_s > min(after_s / 2, MOST_CLAIM_PAUSE_S)
+    async def requeue_received(self) -> None:
+        """Put back entries that were received and not started."""
+        while self._received:
+            await self._queue.requeue(self._received[0].job_id, self._received[0].id)
+            del self._received[0]
 
-    async def _claims(self, most: int) -> list[StreamEntry]:
-        entries = await self._ledger.claim(most, self._settings.claim_after_s)
-        if len(entries) < most:  # otherwise there may be more, and they have waited longest
-            self._claimed_s = time.monotonic()
-        for entry in entries:
-            self._metrics.claims.inc()
-            log.warning("claimed from a worker that is gone", extra={"job": entry.job_id})
-        return entries
+    async def _receive(self, n_max: int, wait_s: float) -> None:
+        if self._is_claim_due():
+            await self._claim(n_max)
+        if not self._received:
+            await self._read_waiting(n_max)
+        if not self._received:
+            self._received += await self._queue.read(PRIORITIES, 1, wait_s)
 
-    async def _waiting(self, most: int) -> list[StreamEntry]:
-        entries: list[StreamEntry] = []
-        if self._in_a_row >= INTERACTIVE_IN_A_ROW:
-            entries += await self._ledger.read(["batch"], max(1, most // (INTERACTIVE_IN_A_ROW + 1)))
-            self._in_a_row = 0
-        if len(entries) < most:
-            interactive = await self._ledger.read(["interactive"], most - len(entries))
-            self._in_a_row += len(interactive)
-            entries += interactive
-        if len(entries) < most:
-            entries += await self._ledger.read(["batch"], most - len(entries))
-            self._in_a_row = 0
-        return entries
+    def _is_claim_due(self) -> bool:
+        """Not soon after Redis was unreachable: other workers could not renew their leases either."""
+        claim_after_s = self._settings.claim_after_s
+        is_due = time.monotonic() - self._last_claim_s > min(claim_after_s / 4, MAX_CLAIM_INTERVAL_S)
+        return is_due and self._retry.healthy_s > min(claim_after_s / 2, MAX_CLAIM_INTERVAL_S)
 
-    async def _begin(self, entries: Sequence[StreamEntry]) -> list[ActiveJob]:
-        jobs = []
-        for entry in entries:
-            began = await self._begin_one(entry)
-            if isinstance(began, ActiveJob):
-                jobs.append(began)
-            elif began == "dead":
-                self._metrics.ended("dead")
-                log.error("dead: its workers ended without a word", extra={"job": entry.job_id})
-        return jobs
+    async def _claim(self, n_max: int) -> None:
+        for priority in PRIORITIES:
+            if len(self._received) < n_max:
+                n_left = n_max - len(self._received)
+                claimed = await self._queue.claim(priority, n_left, self._settings.claim_after_s)
+                self._received += claimed
+                for entry in claimed:
+                    self._metrics.claims.inc()
+                    log.warning("claimed from a worker that is gone", extra={"job": entry.job_id})
+        if len(self._received) < n_max:  # otherwise there may be more, and they have waited longest
+            self._last_claim_s = time.monotonic()
 
-    async def _begin_one(self, entry: StreamEntry) -> ActiveJob | str:
+    async def _read_waiting(self, n_max: int) -> None:
+        if self._n_interactive_in_a_row >= MAX_INTERACTIVE_IN_A_ROW:
+            self._received += await self._queue.read(["batch"], max(1, n_max // (MAX_INTERACTIVE_IN_A_ROW + 1)))
+            self._n_interactive_in_a_row = 0
+        if len(self._received) < n_max:
+            interactive = await self._queue.read(["interactive"], n_max - len(self._received))
+            self._n_interactive_in_a_row += len(interactive)
+            self._received += interactive
+        if len(self._received) < n_max:
+            self._received += await self._queue.read(["batch"], n_max - len(self._received))
+            self._n_interactive_in_a_row = 0
+
+    async def _start(self, entry: StreamEntry) -> ActiveJob | None:
         try:
-            return await self._steady.through(lambda: self._ledger.begin(entry, self._settings.max_crashes))
-        except UsageError as error:  # of another version of Choral
-            refusal = error
-        log.error("failed: %s", refusal, extra={"job": entry.job_id})
-        return await self._steady.through(lambda: self._ledger.refuse(entry, refusal))
+            started = await self._retry.call(lambda: self._queue.start(entry, self._settings.max_crashes))
+        except UsageError as error:  # submitted by another version of Choral
+            rejection = error
+        else:
+            if isinstance(started, ActiveJob):
+                return started
+            if started == "dead":
+                self._metrics.count_end("dead")
+                log.error("dead: its workers crashed or stopped responding", extra={"job": entry.job_id})
+            return None
+        log.error("failed: %s", rejection, extra={"job": entry.job_id})
+        await self._retry.call(lambda: self._queue.reject(entry, rejection))
+        return None

@@ -1,6 +1,6 @@
-"""What producers and everybody who watches do in Redis: submit, cancel, retry, and read. No policy, no waiting.
+"""The queue in Redis as producers and observers use it: submit, cancel, retry, delete and read jobs.
 
-Everything raises the Redis library's own errors; the client and the worker decide what they mean.
+Methods do not wait or retry, and raise the errors of the Redis library.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from choral.jobs.scripts import Script
 from choral.types import Priority
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
-PIECE_BYTES = 4 * 2**20  # of a blob, in one command
+CHUNK_BYTES = 4 * 2**20  # of a blob, per command
 
 
 @dataclass(frozen=True)
 class QueueCounts:
-    """How much there is of what."""
-
-    waiting: dict[Priority, int]  # by priority: in the queue, with no worker yet
+    waiting: dict[Priority, int]  # queued, not yet with a worker
     held: int  # with a worker, dead or alive
-    delayed: int
-    webhooks: int
+    delayed: int  # waiting for a retry
+    webhooks: int  # undelivered
     dead: int
-    ended: int  # remembered, dead ones too
+    ended: int  # and not yet expired; includes the dead ones
 
     @property
     def is_all_done(self) -> bool:
@@ -44,10 +42,18 @@ class JobQueue:
     async def run(self, script: Script, *arguments: str | bytes | float) -> Any:
         return await script.run(self.redis, self.keys.prefix, *arguments)
 
-    # --- producers ---
+    async def create_groups(self) -> None:
+        for priority in PRIORITIES:
+            try:
+                await self.redis.xgroup_create(self.keys.queue(priority), GROUP, id="0", mkstream=True)
+            except ResponseError as error:
+                if "BUSYGROUP" not in str(error):  # it exists
+                    raise
+
+    # --- changing jobs ---
 
     async def submit(self, request: JobRequest, audio: bytes, queue_limit: int) -> str:
-        """new, known or full."""
+        """Returns new, known or full."""
         blob = request.audio.place if request.audio.kind == "blob" else ""
         answer: bytes = await self.run(
             scripts.SUBMIT,
@@ -62,37 +68,41 @@ class JobQueue:
         )
         return answer.decode()
 
-    async def write_blob(self, name: str, pieces: AsyncIterator[bytes], keep_s: int) -> None:
-        """Each piece to its place, so that one whose answer was lost may be sent again."""
-        key, offset = self.keys.blob(name), 0
-        async for piece in pieces:
-            await self.redis.setrange(key, offset, piece)
-            await self.redis.expire(key, keep_s)
-            offset += len(piece)
-
-    async def drop_blob(self, name: str) -> None:
-        await self.redis.delete(self.keys.blob(name))
-
-    async def read_blob(self, name: str) -> AsyncIterator[bytes]:
-        """Its pieces; none where it has run out."""
-        offset = 0
-        while piece := await self.redis.getrange(self.keys.blob(name), offset, offset + PIECE_BYTES - 1):
-            yield piece
-            offset += len(piece)
-
     async def cancel(self, job_id: str) -> str | None:
-        """The state it is in now; running: its worker was told."""
+        """Returns the state after the call; running: its worker will be told. None: no such job."""
         return _text(await self.run(scripts.CANCEL, job_id))
 
     async def retry(self, job_id: str) -> str | None:
-        """The state it was in; only one that ended without a result starts anew."""
+        """Returns the state before the call; only a job that ended without a result is queued again."""
         return _text(await self.run(scripts.RETRY, job_id))
 
     async def delete(self, job_id: str) -> str | None:
-        """The state it was in; only one that has ended is deleted."""
+        """Returns the state before the call; only an ended job is deleted."""
         return _text(await self.run(scripts.DELETE, job_id))
 
-    # --- everybody ---
+    # --- blobs ---
+
+    async def write_blob(self, name: str, chunks: AsyncIterator[bytes], keep_s: int) -> None:
+        """Each chunk is written at its offset, so that repeating a command is harmless."""
+        key, offset = self.keys.blob(name), 0
+        async for chunk in chunks:
+            await self.redis.setrange(key, offset, chunk)
+            await self.redis.expire(key, keep_s)
+            offset += len(chunk)
+
+    async def read_blob(self, name: str) -> bytes:
+        """Empty if the blob has expired."""
+        chunks: list[bytes] = []
+        offset = 0
+        while chunk := await self.redis.getrange(self.keys.blob(name), offset, offset + CHUNK_BYTES - 1):
+            chunks.append(chunk)
+            offset += len(chunk)
+        return b"".join(chunks)
+
+    async def delete_blob(self, name: str) -> None:
+        await self.redis.delete(self.keys.blob(name))
+
+    # --- reading ---
 
     async def records(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         if not job_ids:
@@ -107,22 +117,21 @@ class JobQueue:
         return stored
 
     async def newest(self, limit: int, *, only_dead: bool = False) -> list[JobRecord]:
-        """Records, the newest first; those that have run out are not there any more."""
         key = self.keys.single("dead" if only_dead else "index")
-        found = await self.redis.zrevrange(key, 0, limit - 1)
-        records = await self.records([job_id.decode() for job_id in found])
+        job_ids = await self.redis.zrevrange(key, 0, limit - 1)
+        records = await self.records([job_id.decode() for job_id in job_ids])
         return [record for record in records if record is not None]
 
-    async def last_event(self) -> str:
+    async def last_event_id(self) -> str:
         newest = await self.redis.xrevrange(self.keys.single("events"), count=1)
         return newest[0][0].decode() if newest else "0-0"
 
-    async def events_after(self, last: str, block_s: float) -> tuple[str, set[str]]:
-        """The ids of jobs that changed their state since, and where to go on; waits for the first of them."""
-        found = await self.redis.xread({self.keys.single("events"): last}, count=1000, block=int(block_s * 1000))
+    async def events_after(self, event_id: str, block_s: float) -> tuple[str, set[str]]:
+        """Wait for events; returns the last event's id and the ids of jobs whose state changed."""
+        found = await self.redis.xread({self.keys.single("events"): event_id}, count=1000, block=int(block_s * 1000))
         entries = found[0][1] if found else []
-        ids = {fields[b"id"].decode() for _, fields in entries}
-        return (entries[-1][0].decode() if entries else last), ids
+        job_ids = {fields[b"id"].decode() for _, fields in entries}
+        return (entries[-1][0].decode() if entries else event_id), job_ids
 
     async def counts(self) -> QueueCounts:
         async with self.redis.pipeline(transaction=False) as pipe:
@@ -141,21 +150,13 @@ class JobQueue:
         except ResponseError as error:
             if "NOGROUP" not in str(error):
                 raise
-            return 0  # no worker was ever here
+            return 0  # no worker has ever connected
 
     async def workers(self) -> list[WorkerStatus]:
-        """Those that were heard of lately."""
+        """Workers with a recent heartbeat."""
         names = await self.redis.zrange(self.keys.single("workers"), 0, -1)
-        told = [await self.redis.get(self.keys.worker(name.decode())) for name in names]
-        return [WorkerStatus.from_json(each) for each in told if each]
-
-    async def create_groups(self) -> None:
-        for priority in PRIORITIES:
-            try:
-                await self.redis.xgroup_create(self.keys.queue(priority), GROUP, id="0", mkstream=True)
-            except ResponseError as error:
-                if "BUSYGROUP" not in str(error):  # it is there already
-                    raise
+        statuses = [await self.redis.get(self.keys.worker(name.decode())) for name in names]
+        return [WorkerStatus.from_json(status) for status in statuses if status]
 
 
 def _text(answer: bytes | None) -> str | None:

@@ -1,7 +1,7 @@
-"""One job from the queue to its outcome: its audio is prepared, waits for the engine's room, and is transcribed.
+"""Runs one job to its outcome: prepare the audio, wait for a place in the engine, transcribe.
 
-Whatever goes wrong becomes the outcome of this job alone. A job that is no longer wanted leaves at once, wherever it
-is; what still works on it stops when it next looks.
+Errors become the outcome of that job alone. An aborted job is left at once; threads and processes that still work on it
+stop at their next check.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from choral.audio.recording import Cancelled
 from choral.common.aio import run_in_thread
@@ -27,53 +25,36 @@ if TYPE_CHECKING:
     from choral.audio.prep.pool import Prepared, PrepPool
 
 log = logging.getLogger("choral.jobs")
-BLOBS_AT_ONCE = 2  # each is in memory as a whole until it is decoded
-Answer = TypeVar("Answer")
-
-
-@dataclass(frozen=True)
-class Succeeded:
-    transcript: Transcript
-
-
-@dataclass(frozen=True)
-class Failed:
-    error: ChoralError
-
-
-@dataclass(frozen=True)
-class GivenUp:
-    """For the reason that the job holds."""
-
-
-Outcome = Succeeded | Failed | GivenUp
+MAX_BLOBS = 2  # at once: each is in memory as a whole until it is decoded
+Outcome = Transcript | ChoralError | JobAborted
 
 
 class JobRunner:
     def __init__(
-        self, model: Model, prep: PrepPool, store: JobQueue, steady: RedisRetry, batches: BatchFormer, size: int
+        self, model: Model, prep: PrepPool, queue: JobQueue, retry: RedisRetry, batches: BatchFormer, n_concurrent: int
     ) -> None:
-        self._model, self._prep, self._store, self._steady = model, prep, store, steady
+        self._model, self._prep, self._queue, self._retry = model, prep, queue, retry
         self._batches = batches
-        self._engine_room = asyncio.Semaphore(size)
-        self._blob_room = asyncio.Semaphore(BLOBS_AT_ONCE)
+        self._engine_slots = asyncio.Semaphore(n_concurrent)
+        self._blob_slots = asyncio.Semaphore(MAX_BLOBS)
 
     async def run(self, job: ActiveJob) -> Outcome:
+        """Raises only `EngineClosed`, after which the worker can run no more jobs."""
         try:
-            return Succeeded(await self._transcript(job))
+            return await self._run(job)
         except (JobAborted, Cancelled):
-            return GivenUp()
+            return JobAborted()
         except EngineClosed:
-            raise  # the whole worker is of no more use
+            raise
         except ChoralError as error:
-            return Failed(error)
-        except Exception as error:  # a mistake of ours must not take the other jobs along
-            log.exception("a mistake in Choral: please report it", extra={"job": job.id})
-            return Failed(EngineError(f"a mistake in Choral ({type(error).__name__}: {error}): please report it"))
+            return error
+        except Exception as error:  # a bug must not fail the other jobs
+            log.exception("internal error: please report it", extra={"job": job.id})
+            return EngineError(f"internal error in Choral ({type(error).__name__}: {error}): please report it")
 
-    async def _transcript(self, job: ActiveJob) -> Transcript:
+    async def _run(self, job: ActiveJob) -> Transcript:
         try:
-            prepared = await self._prepared(job)
+            prepared = await self._prepare(job)
         except ChoralError:
             self._batches.join(job).leave(has_succeeded=False)
             raise
@@ -81,65 +62,47 @@ class JobRunner:
         transcript: Transcript | None = None
         try:
             with prepared.recording:
-                await or_abort(job, self._batches.ready(batch))
-                transcript = await self._heard(job, prepared, batch)
+                await job.unless_aborted(self._batches.wait_for(batch))
+                transcript = await self._transcribe(job, prepared, batch)
         finally:
             batch.leave(has_succeeded=transcript is not None)
         return transcript
 
-    async def _prepared(self, job: ActiveJob) -> Prepared:
+    async def _prepare(self, job: ActiveJob) -> Prepared:
         audio = job.request.audio
         if audio.kind == "blob":
-            async with self._blob_room:
-                blob = await or_abort(job, self._steady.through(lambda: self._blob(job)))
-                prepared = await self._decoded(job, blob)
+            async with self._blob_slots:
+                blob = await job.unless_aborted(self._retry.call(lambda: self._queue.read_blob(audio.place)))
+                if not blob:
+                    raise AudioNotFound(f"the audio of {audio.name} has expired in Redis: submit it again")
+                prepared = await self._decode(job, blob)
         else:
             inline, job.audio = job.audio, b""
-            prepared = await self._decoded(job, inline if audio.kind == "inline" else audio.place)
+            prepared = await self._decode(job, inline if audio.kind == "inline" else audio.place)
         job.fetch_s, job.decode_s = prepared.fetch_s, prepared.decode_s
         job.duration_s = prepared.recording.duration
         return prepared
 
-    async def _decoded(self, job: ActiveJob, audio: str | bytes) -> Prepared:
+    async def _decode(self, job: ActiveJob, audio: str | bytes) -> Prepared:
         future = self._prep.submit(audio, loudness=job.request.options.loudness)
-        return await or_abort(job, asyncio.wrap_future(future))
+        return await job.unless_aborted(asyncio.wrap_future(future))
 
-    async def _blob(self, job: ActiveJob) -> bytes:
-        data = b"".join([piece async for piece in self._store.read_blob(job.request.audio.place)])
-        if not data:
-            raise AudioNotFound(f"the audio of {job.request.audio.name} has run out in Redis: submit it again")
-        return data
+    async def _transcribe(self, job: ActiveJob, prepared: Prepared, batch: JobBatch) -> Transcript:
+        def set_progress(done_s: float, total_s: float) -> None:
+            job.done_s = done_s
 
-    async def _heard(self, job: ActiveJob, prepared: Prepared, batch: JobBatch) -> Transcript:
-        await or_abort(job, self._engine_room.acquire())
+        def transcribe() -> Transcript:
+            return self._model.transcribe(
+                prepared.recording, job.request.options, on_progress=set_progress, priority=job.request.priority
+            )
+
+        await job.unless_aborted(self._engine_slots.acquire())
+        started_s = time.monotonic()
         try:
             job.phase = "engine"
             batch.enter_engine()
-            started_s = time.monotonic()
-            prepared.recording.cancel_event = job.stop_reading
-            return await or_abort(job, run_in_thread(lambda: self._transcribe(job, prepared), f"job-{job.id}"))
+            prepared.recording.cancel_event = job.cancel_reads
+            return await job.unless_aborted(run_in_thread(transcribe, f"job-{job.id}"))
         finally:
             job.engine_s = time.monotonic() - started_s
-            self._engine_room.release()
-
-    def _transcribe(self, job: ActiveJob, prepared: Prepared) -> Transcript:
-        def move(done_s: float, total_s: float) -> None:
-            job.done_s = done_s
-
-        return self._model.transcribe(
-            prepared.recording, job.request.options, on_progress=move, priority=job.request.priority
-        )
-
-
-async def or_abort(job: ActiveJob, work: Awaitable[Answer]) -> Answer:
-    """What the work gives; raises `JobAborted` as soon as the job is not wanted any more, and cancels the work."""
-    task = asyncio.ensure_future(work)
-    unwanted = asyncio.ensure_future(job.unwanted.wait())
-    try:
-        await asyncio.wait({task, unwanted}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise JobAborted
-    finally:
-        task.cancel()
-        unwanted.cancel()
+            self._engine_slots.release()

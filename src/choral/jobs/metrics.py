@@ -1,4 +1,4 @@
-"""What a worker counts, for Prometheus: every worker has numbers of its own, and serves them when asked to."""
+"""Prometheus metrics of a worker, with an optional HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -30,36 +30,40 @@ class WorkerMetrics:
         )
         self.batch_sizes = Histogram("choral_batch_jobs", "jobs in a batch", buckets=BATCH_BUCKETS, registry=registry)
         self.audio_s = Counter("choral_audio_seconds", "seconds of audio transcribed", registry=registry)
-        self.retries = Counter("choral_job_retries", "tries that failed and are tried again", registry=registry)
+        self.retries = Counter("choral_job_retries", "failed attempts that are retried", registry=registry)
         self.dead_letters = Counter("choral_dead_letters", "jobs put on the dead-letter list", registry=registry)
         self.claims = Counter("choral_claims", "jobs taken over from workers that are gone", registry=registry)
         self.webhooks = Counter(
-            "choral_webhooks", "tries to send a webhook, by outcome", ["outcome"], registry=registry
+            "choral_webhooks", "attempts to deliver a webhook, by outcome", ["outcome"], registry=registry
         )
-        self.held = Gauge("choral_jobs_held", "jobs in hand, by phase", ["phase"], registry=registry)
+        self.held = Gauge(
+            "choral_jobs_held", "jobs that this worker is running, by phase", ["phase"], registry=registry
+        )
         self.prep_backlog = Gauge(
             "choral_prep_backlog", "jobs in the prep pool, by phase", ["phase"], registry=registry
         )
         self.prep_bytes = Gauge("choral_prep_memory_bytes", "memory of prepared audio", registry=registry)
-        self.busy_share = Gauge("choral_engine_busy_share", "of the engine's time, over a minute", registry=registry)
+        self.busy_share = Gauge(
+            "choral_engine_busy_share", "share of the last minute that the engine was busy", registry=registry
+        )
         self.queue = Gauge(
-            "choral_queue_jobs", "jobs that no worker has yet, by priority", ["priority"], registry=registry
+            "choral_queue_jobs", "jobs waiting for a worker, by priority", ["priority"], registry=registry
         )
 
-    def ended(self, state: str, timings: Timings | None = None) -> None:
+    def count_end(self, state: str, timings: Timings | None = None) -> None:
         self._jobs.labels(state).inc()
         if state == "dead":
             self.dead_letters.inc()
         if timings is not None:
             for phase in ("queued", "fetch", "decode", "engine"):
-                spent_s = getattr(timings, f"{phase}_s")
-                if spent_s is not None:
-                    self._phases.labels(phase).observe(spent_s)
+                phase_s = getattr(timings, f"{phase}_s")
+                if phase_s is not None:
+                    self._phases.labels(phase).observe(phase_s)
 
 
 @contextmanager
 def serve_metrics(metrics: WorkerMetrics, port: int | None) -> Iterator[None]:
-    """At http://…:port/metrics while this lasts; without a port, nowhere."""
+    """Serve http://…:port/metrics inside the context; with port None, do nothing."""
     if port is None:
         yield
         return

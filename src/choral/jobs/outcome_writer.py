@@ -1,4 +1,4 @@
-"""What became of a job, told to Redis, to the log and to the metrics; and whether a failure gets another try."""
+"""Writes the outcome of a job to Redis, the log and the metrics, and decides whether a failure is retried."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 from choral.common.backoff import backoff_s
 from choral.errors import ChoralError
-from choral.jobs.active_job import ActiveJob
-from choral.jobs.job_runner import Failed, GivenUp, Outcome, Succeeded
+from choral.jobs.active_job import ActiveJob, JobAborted
+from choral.jobs.job_runner import Outcome
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.settings import WorkerSettings
 from choral.jobs.worker_queue import WorkerQueue
+from choral.types import Transcript
 
 log = logging.getLogger("choral.jobs")
-LONGEST_PAUSE_S = 600.0
+MAX_PAUSE_S = 600.0
 
 
 @dataclass
 class WorkerTotals:
-    """What a worker has done since its start."""
+    """Counts since the worker started."""
 
     n_succeeded: int = 0
     n_failed: int = 0
@@ -27,46 +28,46 @@ class WorkerTotals:
 
 
 class OutcomeWriter:
-    def __init__(self, ledger: WorkerQueue, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
-        self._ledger, self._settings, self._metrics = ledger, settings, metrics
-        self.tally = WorkerTotals()
+    def __init__(self, queue: WorkerQueue, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
+        self._queue, self._settings, self._metrics = queue, settings, metrics
+        self.totals = WorkerTotals()
 
-    async def tell(self, job: ActiveJob, outcome: Outcome) -> None:
-        """May be repeated: Redis takes each outcome once."""
+    async def write(self, job: ActiveJob, outcome: Outcome) -> None:
+        """May be repeated: Redis stores the first outcome only."""
         match outcome:
-            case Succeeded(transcript):
-                if await self._ledger.succeed(job, transcript) == "stored":
-                    self.tally.n_succeeded += 1
-                    self.tally.audio_s += transcript.duration
-                    self._metrics.audio_s.inc(transcript.duration)
-                    self._metrics.ended("succeeded", job.timings)
-            case Failed(error):
-                await self._tell_failure(job, error)
-            case GivenUp():
-                await self._tell_given_up(job)
+            case Transcript():
+                if await self._queue.succeed(job, outcome) == "stored":
+                    self.totals.n_succeeded += 1
+                    self.totals.audio_s += outcome.duration
+                    self._metrics.audio_s.inc(outcome.duration)
+                    self._metrics.count_end("succeeded", job.timings)
+            case ChoralError():
+                await self._write_failure(job, outcome)
+            case JobAborted():
+                await self._write_abort(job)
 
-    async def _tell_failure(self, job: ActiveJob, error: ChoralError) -> None:
+    async def _write_failure(self, job: ActiveJob, error: ChoralError) -> None:
         n_failures = job.attempts - job.crashes
         if error.is_retryable and n_failures < self._settings.max_attempts:
-            pause_s = backoff_s(n_failures, self._settings.retry_s, LONGEST_PAUSE_S)
-            if await self._ledger.fail(job, "waiting", error, pause_s) == "stored":
+            pause_s = backoff_s(n_failures, self._settings.retry_s, MAX_PAUSE_S)
+            if await self._queue.fail(job, "waiting", error, pause_s) == "stored":
                 self._metrics.retries.inc()
-                log.warning("%s; next try in %.0f s", error, pause_s, extra={"job": job.id})
+                log.warning("%s; next attempt in %.0f s", error, pause_s, extra={"job": job.id})
             return
         state = "dead" if error.is_retryable else "failed"
-        if await self._ledger.fail(job, state, error) == "stored":
-            self.tally.n_failed += 1
-            self._metrics.ended(state, job.timings)
+        if await self._queue.fail(job, state, error) == "stored":
+            self.totals.n_failed += 1
+            self._metrics.count_end(state, job.timings)
             log.error("%s: %s", state, error, extra={"job": job.id})
 
-    async def _tell_given_up(self, job: ActiveJob) -> None:
-        match job.reason:
+    async def _write_abort(self, job: ActiveJob) -> None:
+        match job.abort_reason:
             case "cancel":
-                if await self._ledger.fail(job, "cancelled", None) == "stored":
-                    self._metrics.ended("cancelled", job.timings)
+                if await self._queue.fail(job, "cancelled", None) == "stored":
+                    self._metrics.count_end("cancelled", job.timings)
                     log.info("cancelled", extra={"job": job.id})
             case "drain":
-                await self._ledger.hand_back(job)
-                log.info("handed back", extra={"job": job.id})
+                await self._queue.requeue(job.id, job.entry_id)
+                log.info("put back into the queue", extra={"job": job.id})
             case _:
-                log.warning("another worker has it now, or it is gone", extra={"job": job.id})
+                log.warning("aborted: another worker has claimed it, or it was deleted", extra={"job": job.id})

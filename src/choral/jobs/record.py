@@ -1,10 +1,10 @@
-"""What is known of a job: the state it is in, what became of it, and how long each phase took.
+"""What Redis stores about jobs and workers: job records, worker statuses, and transcripts as JSON.
 
-A record is a hash in Redis whose fields only scripts change; this is the form in which everyone reads it. The states:
+A record is a hash that only scripts modify. States:
 
     queued ── running ─┬─ succeeded
-      ↑          │     ├─ failed      for a reason that another try would not change
-      └─ waiting ┘     ├─ dead        every try failed, or it ended its workers: on the dead-letter list
+      ↑          │     ├─ failed      an error that a retry would not fix
+      └─ waiting ┘     ├─ dead        every attempt failed, or its workers crashed: on the dead-letter list
                        └─ cancelled
 """
 
@@ -24,11 +24,12 @@ from choral.types import Segment, Transcript, Word
 State = Literal["queued", "running", "waiting", "succeeded", "failed", "dead", "cancelled"]
 Phase = Literal["prep", "engine"]
 ENDED: tuple[State, ...] = ("succeeded", "failed", "dead", "cancelled")
+TRANSCRIPT_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Timings:
-    """Seconds of each phase of the last run; None: it did not come that far."""
+    """Seconds of each phase of the last run; None: the phase was not reached."""
 
     queued_s: float | None = None
     fetch_s: float | None = None
@@ -39,30 +40,30 @@ class Timings:
 @dataclass(frozen=True)
 class WebhookAttempt:
     at: float
-    status: int | None  # None: no answer
-    error: str | None  # None: taken
+    status: int | None  # None: no response
+    error: str | None  # None: delivered
 
 
 @dataclass(frozen=True)
 class JobRecord:
     request: JobRequest
     state: State
-    created_at: float  # these are seconds since 1970 by the clock of Redis
+    created_at: float  # times are Unix seconds by the clock of Redis
     queued_at: float
     started_at: float | None
     ended_at: float | None
-    due_at: float | None  # of the next try, while waiting
+    due_at: float | None  # of the next attempt, while waiting
     attempts: int
-    crashes: int  # runs whose worker ended without a word
+    crashes: int  # runs whose worker crashed or stopped responding
     worker: str | None
     phase: Phase | None
     done_s: float  # of the audio
     duration_s: float | None
     timings: Timings
     error: str | None
-    error_kind: str | None  # the class of the error
+    error_kind: str | None  # class name of the error
     is_cancel_wanted: bool
-    webhook: str | None  # pending, delivered or failed; None: there is none
+    webhook: str | None  # pending, delivered or failed; None: no callback, or not ended
     webhook_attempts: tuple[WebhookAttempt, ...]
 
     @property
@@ -74,7 +75,7 @@ class JobRecord:
         return self.state in ENDED
 
     def require_success(self) -> None:
-        """Raises the `JobError` that fits the state of a job without a result."""
+        """Raise the `JobError` for the state of a job without a result."""
         if self.state == "cancelled":
             raise JobCancelled(f"job {self.id} was cancelled")
         if not self.has_ended:
@@ -83,10 +84,8 @@ class JobRecord:
             raise JobFailed(f"job {self.id} ({self.request.audio.name}): {self.error}")
 
     def to_json(self) -> str:
-        """For people and scripts: everything, with the request as it was sent."""
-        fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        fields |= {"request": json.loads(self.request.to_json()), "timings": dataclasses.asdict(self.timings)}
-        fields["webhook_attempts"] = [dataclasses.asdict(attempt) for attempt in self.webhook_attempts]
+        """All fields, with the request as it was submitted."""
+        fields = dataclasses.asdict(self) | {"request": json.loads(self.request.to_json())}
         return json.dumps({"id": self.id, **fields}, ensure_ascii=False)
 
 
@@ -110,11 +109,11 @@ FIELDS = (
     "cancel",
     "webhook",
     "webhook_attempts",
-)  # fmt: skip  (all that is read: small audio lies in the hash too)
+)  # fmt: skip  (the hash also holds small audio, which is not read here)
 
 
 def read_record(values: Sequence[bytes | None]) -> JobRecord | None:
-    """From the values of `FIELDS`; None: there is no such job."""
+    """Parse the values of `FIELDS`; None: no such job."""
     fields = {name: value.decode() for name, value in zip(FIELDS, values, strict=True) if value is not None}
     if "request" not in fields:
         return None
@@ -133,7 +132,7 @@ def read_record(values: Sequence[bytes | None]) -> JobRecord | None:
         phase=cast(Phase | None, fields.get("phase")),
         done_s=float(fields.get("done_s", 0.0)),
         duration_s=_number(fields.get("duration_s")),
-        timings=Timings(**_object(fields.get("timings"))),
+        timings=Timings(**json.loads(fields.get("timings", "{}"))),
         error=fields.get("error"),
         error_kind=fields.get("error_kind"),
         is_cancel_wanted="cancel" in fields,
@@ -146,23 +145,21 @@ def _number(text: str | None) -> float | None:
     return None if text is None else float(text)
 
 
-def _object(text: str | None) -> dict[str, Any]:
-    return json.loads(text) if text else {}
-
-
 @dataclass(frozen=True, kw_only=True)
 class WorkerStatus:
+    """What a worker publishes with every heartbeat."""
+
     name: str
     host: str
     model: str
     device: str
     started_at: float  # by the clock of its machine
-    in_prep: int  # jobs that are fetched and decoded, or wait for it
+    in_prep: int  # jobs being fetched or decoded, or waiting for it
     in_engine: int
     succeeded: int  # since its start
     failed: int
-    audio_per_s: float  # seconds of audio a second, over the last minute: hours an hour
-    busy_share: float  # of the engine, over the last minute
+    audio_per_s: float  # seconds of audio per second, over the last minute
+    busy_share: float  # of the engine's time, over the last minute
     is_stopping: bool
 
     def to_json(self) -> str:
@@ -170,45 +167,46 @@ class WorkerStatus:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerStatus:
-        """A worker of a newer version may say more."""
+        """Ignores fields of newer versions."""
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{name: value for name, value in json.loads(text).items() if name in known})
 
 
-TRANSCRIPT_VERSION = 1
-
-
 def transcript_to_json(transcript: Transcript) -> str:
-    """Every field; numbers that JSON cannot say (NaN, infinity) become null."""
+    """All fields; numbers that JSON does not have (NaN, infinity) become null."""
     fields = {"v": TRANSCRIPT_VERSION, **dataclasses.asdict(transcript)}
     return json.dumps(_finite(fields), ensure_ascii=False, allow_nan=False)
 
 
 def transcript_from_json(text: str | bytes) -> Transcript:
+    """Equal to the transcript that was stored."""
     fields = json.loads(text)
     version = fields.pop("v", None)
     if version != TRANSCRIPT_VERSION:
         raise JobFailed(
             f"this result has version {version!r}, and this Choral reads {TRANSCRIPT_VERSION}: update the older one"
         )
-    segments = tuple(_segment(own) for own in fields.pop("segments"))
+    segments = tuple(_segment(segment) for segment in fields.pop("segments"))
     return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
 
 
 def _segment(fields: dict[str, Any]) -> Segment:
     words, tokens, logprobs = fields.pop("words"), fields.pop("tokens"), fields.pop("token_logprobs", None)
     others: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
-    own_words = None if words is None else tuple(Word(**word) for word in words)
-    own_logprobs = None if logprobs is None else tuple(logprobs)
-    return Segment(**others, tokens=tuple(tokens), words=own_words, token_logprobs=own_logprobs)
+    return Segment(
+        **others,
+        tokens=tuple(tokens),
+        words=None if words is None else tuple(Word(**word) for word in words),
+        token_logprobs=None if logprobs is None else tuple(logprobs),
+    )
 
 
 def _finite(value: Any) -> Any:
     match value:
         case dict():
-            return {name: _finite(own) for name, own in value.items()}
+            return {name: _finite(each) for name, each in value.items()}
         case list() | tuple():
-            return [_finite(own) for own in value]
+            return [_finite(each) for each in value]
         case float() if not math.isfinite(value):
             return None
         case _:

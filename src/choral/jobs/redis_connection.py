@@ -1,7 +1,7 @@
-"""The way to Redis: an address, a client, and errors in plain words. The password of an address stands in none of them.
+"""Connecting to Redis, and its errors as `RedisUnavailable` with a readable message. Messages never show passwords.
 
-`redis_errors` turns what the Redis library raises into `RedisUnavailable`; who would rather wait than fail catches
-`redis.RedisError` before it does.
+`RedisError` and the other names of the Redis library are imported from here, so that a missing package is reported in
+one way.
 """
 
 from __future__ import annotations
@@ -25,85 +25,86 @@ try:
 except ImportError as missing:
     raise MissingDependency("jobs need the package redis: pip install 'choral[jobs]'") from missing
 
-# The library types its answers anew with every version; here each is read into a type of our own at once.
+# The library changes the types of its responses with every version; callers convert each response at once.
 Redis: TypeAlias = Any
 ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 20.0  # longer than any blocking read
+RESPONSE_TIMEOUT_S = 20.0  # longer than any blocking read
 SCHEMES = ("redis", "rediss", "unix")
 
 
 def connect(url: str) -> Redis:
-    """A client for this address; the first command opens the connection."""
+    """A client for this URL; the first command opens the connection."""
     if urlsplit(url).scheme not in SCHEMES:
         raise UsageError(
-            "the address of Redis must begin with redis://, rediss:// or unix://, as in redis://localhost:6379/0"
+            "the URL of Redis must begin with redis://, rediss:// or unix://, as in redis://localhost:6379/0"
         )
     try:
         return redis.asyncio.Redis.from_url(
             url,
             socket_connect_timeout=CONNECT_TIMEOUT_S,
-            socket_timeout=ANSWER_TIMEOUT_S,
-            protocol=2,  # the answers of the other are shaped differently from version to version
-            retry=Retry(NoBackoff(), 1),  # a connection that was closed while idle; scripts may be repeated
+            socket_timeout=RESPONSE_TIMEOUT_S,
+            protocol=2,  # the shape of RESP3 responses differs between versions of the library
+            retry=Retry(NoBackoff(), 1),  # for connections closed while idle; all scripts may be repeated
         )
     except ValueError as error:
-        raise UsageError(f"the address of Redis cannot be understood: {error}") from None
+        raise UsageError(f"the URL of Redis is not valid: {error}") from None
 
 
-def resolve_redis_url(given: str | None) -> str:
-    return given or os.environ.get(ENVIRONMENT) or DEFAULT_URL
+def resolve_redis_url(url: str | None) -> str:
+    """The given URL, else that of the environment, else this machine."""
+    return url or os.environ.get(ENVIRONMENT) or DEFAULT_URL
 
 
 def redact_redis_url(url: str) -> str:
-    """The address for people: host, port and database."""
+    """Host, port and database, without credentials."""
     parts = urlsplit(url)
     host = parts.netloc.rpartition("@")[2]
     return f"{host}{parts.path}".rstrip("/") or "localhost"
 
 
 @contextmanager
-def redis_errors(shown: str) -> Iterator[None]:
+def redis_errors(address: str) -> Iterator[None]:
     try:
         yield
-    except redis.RedisError as error:
-        raise RedisUnavailable(f"Redis at {shown} {reason(error)}") from error
+    except RedisError as error:
+        raise RedisUnavailable(f"Redis at {address} {describe_error(error)}") from error
 
 
-def reason(error: redis.RedisError) -> str:
-    """What Redis does or does not, as the end of a sentence."""
+def describe_error(error: RedisError) -> str:
+    """Completes the sentence "Redis at HOST …"."""
     text = str(error)
     if is_replica(error):
-        return "is a replica that may not be written: give the address of the primary, or wait for the fail-over"
+        return "is a read-only replica: give the URL of the primary, or wait for the fail-over"
     match error:
         case redis.AuthenticationError() | redis.exceptions.NoPermissionError():
-            return f"does not let us in ({text}): check the user and password in the address, or in {ENVIRONMENT}"
+            return f"refuses the login ({text}): check the user and password in the URL, or in {ENVIRONMENT}"
         case redis.exceptions.OutOfMemoryError():
-            return "is out of memory: wait until jobs are done, or raise its maxmemory"
+            return "is out of memory: wait until jobs have ended, or raise its maxmemory"
         case redis.BusyLoadingError():
-            return "is still loading its data: try again in a moment"
+            return "is still loading its data: try again soon"
         case redis.TimeoutError():
-            return "does not answer in time: check the address and the network"
+            return "does not respond in time: check the URL and the network"
         case redis.ConnectionError():
-            return f"cannot be reached ({_plain(error)}): check the address, and that it runs"
+            return f"cannot be reached ({_system_error(error)}): check the URL, and that Redis is running"
     if any(word in text for word in ("NOAUTH", "WRONGPASS", "unauthenticated")):
-        return f"wants a password: put it into the address, redis://:PASSWORD@HOST, best in {ENVIRONMENT}"
+        return f"requires a password: put it into the URL, redis://:PASSWORD@HOST, preferably in {ENVIRONMENT}"
     if "unknown command" in text.lower():
-        return f"is too old or not complete ({text}): Choral needs Redis 6.2 or newer, or Valkey"
-    return f"refuses: {text}"
+        return f"lacks a command ({text}): Choral needs Redis 6.2 or newer, or Valkey"
+    return f"reports an error: {text}"
 
 
-def is_replica(error: redis.RedisError) -> bool:
-    """Or has just become one."""
+def is_replica(error: RedisError) -> bool:
+    """Whether the server is a replica, or has just become one."""
     return isinstance(error, redis.ReadOnlyError) or str(error).startswith("UNBLOCKED")
 
 
-def _plain(error: redis.ConnectionError) -> str:
-    """What the system says, without the library's words around it."""
+def _system_error(error: redis.ConnectionError) -> str:
+    """The message of the operating system, without the library's wrapping."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno:
-            return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # below 0: of finding the host
+            return os.strerror(cause.errno) if cause.errno > 0 else str(cause.strerror)  # negative: from getaddrinfo
         cause = cause.__cause__ or cause.__context__
     return str(error)

@@ -1,7 +1,7 @@
-"""Every key in Redis, in one place; scripts get the same names as functions of Lua.
+"""All Redis keys. Lua scripts get the same names as variables and functions.
 
-All keys share one hash tag, `{choral}:…`, so that a cluster keeps them together and one script may touch several. A
-namespace of its own keeps two installations on one Redis apart.
+All keys share one hash tag, `{choral}:…`, so that a Redis cluster keeps them on one node and a script may use several.
+Installations that share a Redis use different namespaces.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from choral.types import Priority
 GROUP = "workers"  # the consumer group of both queues
 
 _SINGLE = {
-    "delayed": "jobs that wait for their next try, by when it is due",
-    "webhooks": "jobs whose webhook is to be sent, by when it is due",
-    "dead": "the dead-letter list, by when each job ended",
-    "index": "all jobs, by when they were submitted",
-    "expiries": "jobs that have ended, by when they are forgotten",
-    "events": "a short stream of jobs that changed their state",
-    "workers": "workers, by when each was heard of last",
+    "delayed": "sorted set: jobs that wait for a retry, by due time",
+    "webhooks": "sorted set: jobs with an undelivered webhook, by due time",
+    "dead": "sorted set: the dead-letter list, by end time",
+    "index": "sorted set: all jobs, by submission time",
+    "expiries": "sorted set: ended jobs, by expiry time",
+    "events": "stream: recent state changes",
+    "workers": "sorted set: workers, by last heartbeat",
 }
-_FAMILIES = {
-    "queue": "the stream of a priority class",
-    "job": "the record of a job",
-    "result": "the transcript of a job",
-    "blob": "audio too large for its record",
-    "worker": "what a worker says of itself",
+_PER_ID = {
+    "queue": "stream: the queue of a priority",
+    "job": "hash: the record of a job",
+    "result": "string: the transcript of a job, as JSON",
+    "blob": "string: audio too large for the record",
+    "worker": "string: the status of a worker, as JSON",
 }
 
 
@@ -42,7 +42,7 @@ class RedisKeys:
 
     @property
     def prefix(self) -> str:
-        """The only key a script is given: it finds the others from here."""
+        """The only key that scripts are given; they derive the others from it."""
         return f"{{{self.namespace}}}:"
 
     def queue(self, priority: Priority) -> str:
@@ -65,8 +65,8 @@ class RedisKeys:
         return self.prefix + name
 
 
-def lua_names() -> str:
-    """`delayed_key` and `job_key(id)` and so on, for the top of every script."""
+def lua_key_names() -> str:
+    """Lua definitions of `delayed_key`, `job_key(id)` and so on, for the top of every script."""
     single = [f"local {name}_key = KEYS[1] .. '{name}'" for name in _SINGLE]
-    families = [f"local function {name}_key(own) return KEYS[1] .. '{name}:' .. own end" for name in _FAMILIES]
-    return "\n".join([f"local GROUP = '{GROUP}'", *single, *families])
+    per_id = [f"local function {name}_key(id) return KEYS[1] .. '{name}:' .. id end" for name in _PER_ID]
+    return "\n".join([f"local GROUP = '{GROUP}'", *single, *per_id])

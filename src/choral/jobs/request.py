@@ -1,7 +1,7 @@
-"""What a producer asks for: audio, options, priority, callback. It travels as JSON with a version.
+"""What a client submits: audio, options, priority and callback, stored as versioned JSON.
 
-Audio is named, not carried: an address, a path on storage that workers share, a blob in Redis, or `inline`, which
-means that the bytes lie in the job's record.
+Audio is referenced, not contained: a URL, a path on storage that workers share, a blob in Redis, or `inline`, which
+means that the bytes are in the job's record.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ DAY_S = 86_400
 @dataclass(frozen=True)
 class AudioRef:
     kind: AudioKind
-    place: str  # the address, the path, the blob's name; nothing for inline
-    name: str  # for people, without passwords
+    place: str  # the URL, path or blob name; empty for inline
+    name: str  # for display, without credentials
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,14 +35,14 @@ class JobRequest:
     options: TranscribeOptions
     priority: Priority = "interactive"
     callback: str | None = None
-    keep_s: int = 7 * DAY_S  # how long record and result stay after the job has ended
+    keep_s: int = 7 * DAY_S  # how long record and result are kept after the job has ended
 
     def __post_init__(self) -> None:
         require_id(self.id)
         if self.priority not in get_args(Priority):
             raise UsageError(f"priority is {self.priority!r}; it must be one of {', '.join(get_args(Priority))}")
         if self.callback is not None and not re.match(r"https?://[^/]", self.callback):
-            raise UsageError(f"callback is {self.callback!r}; it must be an http or https address")
+            raise UsageError(f"callback is {self.callback!r}; it must be an http or https URL")
         if not 60 <= self.keep_s <= 3650 * DAY_S:
             raise UsageError(f"keep_s is {self.keep_s!r}; it must be seconds, from 60 up to ten years")
 
@@ -60,7 +60,7 @@ class JobRequest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> JobRequest:
-        """Raises `UsageError` for what this version cannot read."""
+        """Raises `UsageError` for a request that this version cannot read."""
         fields = json.loads(text)
         version = fields.pop("v", None)
         if version != VERSION:
@@ -70,7 +70,7 @@ class JobRequest:
 
 
 def changed_options(options: TranscribeOptions) -> dict[str, Any]:
-    """Those that are not the default: a payload says what was asked for, and no more."""
+    """The options that differ from their defaults."""
     default = TranscribeOptions()
     values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     return {name: value for name, value in values.items() if value != getattr(default, name)}
@@ -82,5 +82,7 @@ def new_id() -> str:
 
 def require_id(job_id: str) -> str:
     if not isinstance(job_id, str) or not re.fullmatch(r"[A-Za-z0-9_.:-]{1,128}", job_id):
-        raise UsageError(f"{job_id!r} cannot be a job's id; an id has 1 to 128 letters, digits, dots, colons or dashes")
+        raise UsageError(
+            f"{job_id!r} is not a valid job id; it must be 1 to 128 letters, digits, dots, colons or dashes"
+        )
     return job_id

@@ -1,7 +1,7 @@
-"""The transitions of a job, each a script that Redis runs as one step: nothing is ever half done.
+"""The state transitions of a job as Lua scripts, which Redis runs atomically.
 
-They are the files in `lua/`, each with the names of all keys and `common.lua` before it. Redis knows a script by its
-hash, and is sent the text only when it does not.
+Each script in `lua/` is prefixed with the key names and `common.lua`. Redis caches scripts by hash, so the text is sent
+only when Redis does not know it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from choral.jobs.redis_connection import NoScriptError, Redis
-from choral.jobs.redis_keys import lua_names
+from choral.jobs.redis_keys import lua_key_names
 
 FOLDER = Path(__file__).parent / "lua"
 
@@ -30,22 +30,21 @@ class Script:
 
 
 def load(name: str) -> Script:
-    parts = [lua_names(), (FOLDER / "common.lua").read_text(), (FOLDER / f"{name}.lua").read_text()]
-    text = "\n".join(parts)
+    text = "\n".join([lua_key_names(), (FOLDER / "common.lua").read_text(), (FOLDER / f"{name}.lua").read_text()])
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
 SUBMIT = load("submit")
-BEGIN = load("begin")
+START = load("start")
 SUCCEED = load("succeed")
 FAIL = load("fail")
-HAND_BACK = load("hand_back")
-BEAT = load("beat")
-PROMOTE = load("promote")
+REQUEUE = load("requeue")
+HEARTBEAT = load("heartbeat")
+PROMOTE_DELAYED = load("promote_delayed")
 CANCEL = load("cancel")
 RETRY = load("retry")
 DELETE = load("delete")
-TAKE_WEBHOOKS = load("take_webhooks")
-WEBHOOK_TOLD = load("webhook_told")
-REPAIR = load("repair")
-SWEEP = load("sweep")
+LEASE_WEBHOOKS = load("lease_webhooks")
+RECORD_WEBHOOK = load("record_webhook")
+REBUILD_QUEUE = load("rebuild_queue")
+REMOVE_IDLE_CONSUMERS = load("remove_idle_consumers")

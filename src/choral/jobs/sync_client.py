@@ -1,4 +1,4 @@
-"""`Client`: the async client for programs without an event loop. It has one of its own, on a thread of its own."""
+"""`Client`: the blocking client. It runs an `AsyncClient` in an event loop on a thread of its own."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from choral.jobs.record import JobRecord, WorkerStatus
 from choral.jobs.settings import ClientSettings
 from choral.types import Priority, TranscribeOptions, Transcript
 
-Answer = TypeVar("Answer")
+T = TypeVar("T")
 
 
 class Client:
-    """Use it from any number of threads; close it, or use it in a `with`. Each method is that of `AsyncClient`."""
+    """Thread-safe. Use it in a `with`, or close it. The methods are those of `AsyncClient`."""
 
     def __init__(self, url: str | None = None, settings: ClientSettings | None = None) -> None:
         self._client = AsyncClient(url, settings)
-        self.shown = self._client.shown
+        self.address = self._client.address
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="choral-jobs-client", daemon=True)
         self._thread.start()
@@ -39,9 +39,9 @@ class Client:
         job_id: str | None = None,
         by_path: bool = False,
         name: str | None = None,
-        **given: Any,
+        **option_values: Any,
     ) -> str:
-        return self._do(
+        return self._run(
             self._client.submit(
                 audio,
                 options,
@@ -50,35 +50,35 @@ class Client:
                 job_id=job_id,
                 by_path=by_path,
                 name=name,
-                **given,
+                **option_values,
             )
         )
 
     def show(self, job_id: str) -> JobRecord:
-        return self._do(self._client.show(job_id))
+        return self._run(self._client.show(job_id))
 
     def show_all(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
-        return self._do(self._client.show_all(job_ids))
+        return self._run(self._client.show_all(job_ids))
 
     def result(self, job_id: str) -> Transcript:
-        return self._do(self._client.result(job_id))
+        return self._run(self._client.result(job_id))
 
     def wait(self, job_id: str, *, timeout_s: float | None = None, on_record: OnRecord | None = None) -> Transcript:
-        return self._do(self._client.wait(job_id, timeout_s=timeout_s, on_record=on_record))
+        return self._run(self._client.wait(job_id, timeout_s=timeout_s, on_record=on_record))
 
     def wait_all(
         self, job_ids: Sequence[str], *, timeout_s: float | None = None, on_record: OnRecord | None = None
     ) -> Sequence[JobRecord]:
-        return self._do(self._client.wait_all(job_ids, timeout_s=timeout_s, on_record=on_record))
+        return self._run(self._client.wait_all(job_ids, timeout_s=timeout_s, on_record=on_record))
 
     def cancel(self, job_id: str) -> JobRecord:
-        return self._do(self._client.cancel(job_id))
+        return self._run(self._client.cancel(job_id))
 
     def retry(self, job_id: str) -> JobRecord:
-        return self._do(self._client.retry(job_id))
+        return self._run(self._client.retry(job_id))
 
     def delete(self, job_id: str) -> None:
-        self._do(self._client.delete(job_id))
+        self._run(self._client.delete(job_id))
 
     def forget(self, job_id: str) -> None:
         """Deprecated name of `delete`."""
@@ -86,22 +86,22 @@ class Client:
         self.delete(job_id)
 
     def list(self, limit: int = 50) -> Sequence[JobRecord]:
-        return self._do(self._client.list(limit))
+        return self._run(self._client.list(limit))
 
     def dead(self, limit: int = 50) -> Sequence[JobRecord]:
-        return self._do(self._client.dead(limit))
+        return self._run(self._client.dead(limit))
 
     def counts(self) -> QueueCounts:
-        return self._do(self._client.counts())
+        return self._run(self._client.counts())
 
     def workers(self) -> Sequence[WorkerStatus]:
-        return self._do(self._client.workers())
+        return self._run(self._client.workers())
 
     def close(self) -> None:
-        """Ends also what other threads wait for."""
+        """Also cancels calls of other threads."""
         if self._loop.is_closed():
             return
-        self._do(self._shut())
+        self._run(self._close())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -114,14 +114,14 @@ class Client:
     ) -> None:
         self.close()
 
-    async def _shut(self) -> None:
+    async def _close(self) -> None:
         await cancel_tasks(task for task in asyncio.all_tasks() if task is not asyncio.current_task())
         await self._client.close()
 
-    def _do(self, work: Coroutine[Any, Any, Answer]) -> Answer:
+    def _run(self, work: Coroutine[Any, Any, T]) -> T:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except BaseException:
-            future.cancel()  # Ctrl-C here ends the work there
+            future.cancel()  # Ctrl-C interrupts this thread only
             raise

@@ -1,6 +1,6 @@
-"""What a producer sends: the address or path alone, small audio inside the job's record, larger audio as a blob.
+"""How audio travels with a job: a URL or shared path by name, small audio in the job's record, larger audio as a blob.
 
-A blob is sent piece by piece, so that a large file is never in memory as a whole.
+Blobs are read in chunks, so that a large file is never in memory as a whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from choral.audio.spool import size_text
 from choral.errors import AudioTooLarge, UsageError
-from choral.jobs.job_queue import PIECE_BYTES
+from choral.jobs.job_queue import CHUNK_BYTES
 from choral.jobs.request import AudioRef, new_id
 from choral.jobs.settings import ClientSettings
 from choral.remote.urls import redact_url, require_http, url_scheme
@@ -26,10 +26,10 @@ class Upload:
     inline: bytes = b""
     blob: IO[bytes] | None = None
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def chunks(self) -> AsyncIterator[bytes]:
         assert self.blob is not None
-        while piece := await asyncio.to_thread(self.blob.read, PIECE_BYTES):
-            yield piece
+        while chunk := await asyncio.to_thread(self.blob.read, CHUNK_BYTES):
+            yield chunk
 
 
 @contextmanager
@@ -37,29 +37,29 @@ def open_upload(audio: Any, settings: ClientSettings, *, by_path: bool, name: st
     is_url = url_scheme(audio) is not None
     is_path = isinstance(audio, str | os.PathLike) and not is_url
     if by_path and not is_path:
-        raise UsageError("by_path goes with a path only")
+        raise UsageError("by_path works only with a path")
     if is_url:
         require_http(audio)
         yield Upload(AudioRef("url", audio, name or redact_url(audio)))
     elif by_path:
         yield Upload(AudioRef("path", os.path.abspath(audio), name or os.path.basename(audio)))
     else:
-        yield from _of_content(audio, settings, name or (os.path.basename(audio) if is_path else None))
+        yield from _upload_content(audio, settings, name or (os.path.basename(audio) if is_path else None))
 
 
-def _of_content(audio: Any, settings: ClientSettings, name: str | None) -> Iterator[Upload]:
+def _upload_content(audio: Any, settings: ClientSettings, name: str | None) -> Iterator[Upload]:
     from choral.audio.source import open_source
 
     with open_source(audio) as source:
-        file, own_name = source.file, name or source.name
+        file, name = source.file, name or source.name
         size_bytes = file.seek(0, os.SEEK_END)
         file.seek(0)
         if size_bytes > settings.blob_bytes:
             raise AudioTooLarge(
-                f"{own_name} has {size_text(size_bytes)}, and {size_text(settings.blob_bytes)} may go through Redis: "
-                "give its address, or its path on storage that the workers share (by_path, --by-path)"
+                f"{name} has {size_text(size_bytes)}; at most {size_text(settings.blob_bytes)} may go through Redis: "
+                "give its URL, or its path on storage that the workers share (by_path, --by-path)"
             )
         if size_bytes <= settings.inline_bytes:
-            yield Upload(AudioRef("inline", "", own_name), inline=file.read())
+            yield Upload(AudioRef("inline", "", name), inline=file.read())
         else:
-            yield Upload(AudioRef("blob", new_id(), own_name), blob=file)
+            yield Upload(AudioRef("blob", new_id(), name), blob=file)

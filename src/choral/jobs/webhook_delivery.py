@@ -1,25 +1,30 @@
-"""The message that tells what became of a job: its body, its signature, and one attempt to deliver it.
+"""Webhooks: a signed POST for every ended job with a callback, following https://www.standardwebhooks.com.
 
-    Choral-Signature: t=1763200000,v1=<hex of HMAC-SHA256(secret, "1763200000." + body)>
-    Idempotency-Key: <job id>, and for a job that was retried by hand <job id>.2 and so on
+    webhook-id: msg_<hash of the job's id and end>, the same for every attempt
+    webhook-timestamp: 1763200000
+    webhook-signature: v1,<base64 of HMAC-SHA256(key, "<id>.<timestamp>.<body>")>
 
-An answer of 4xx other than 408 and 429 says that the receiver does not want it, and an address that the guard refuses
-is never asked: both are final. When to try again is for the caller to say, with `next_attempt`.
+A 2xx response ends the delivery. So does a 4xx response other than 408 and 429, and an address that the guard refuses.
+Everything else is retried, up to ten attempts over about an hour. A sender that dies leaves the webhook due.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import hashlib
 import hmac
 import json
 import logging
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from choral.common.aio import run_in_thread
 from choral.common.backoff import backoff_s
+from choral.errors import UsageError
 from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
@@ -32,114 +37,188 @@ if TYPE_CHECKING:
     from choral.jobs.worker_queue import DueWebhook, WorkerQueue
 
 log = logging.getLogger("choral.jobs")
-MAX_TRIES = 10
-LONGEST_PAUSE_S = 3600.0
-INLINE_BYTES = 256 * 1024  # of a result, where a link can be sent instead
-_TRY_AGAIN = (408, 429)
+SECRET_PREFIX = "whsec_"
+MAX_ATTEMPTS = 10
+MAX_PAUSE_S = 3600.0
+MAX_INLINE_BYTES = 256 * 1024  # of a result; a larger one is replaced by a link where there is one
+MAX_CONCURRENT = 16
+POLL_S = 1.0
+LEASE_MARGIN_S = 20.0  # beyond the response timeout: time to record the attempt
+_RETRYABLE_4XX = (408, 429)
 
 
-@dataclass(frozen=True)
-class Answer:
-    status: int | None  # None: there was none
-    error: str | None  # None: taken
-    is_final: bool
-    wait_s: float = 0.0  # that the receiver asked for
+def signing_key(secret: str) -> bytes:
+    """The bytes after `whsec_`, decoded from base64; a secret without that prefix is used as it is."""
+    if not secret.startswith(SECRET_PREFIX):
+        return secret.encode()
+    encoded = secret.removeprefix(SECRET_PREFIX)
+    try:
+        key = base64.b64decode(encoded + "=" * (-len(encoded) % 4), validate=True)
+    except binascii.Error:
+        key = b""
+    if not key:
+        raise UsageError(f"the webhook secret begins with {SECRET_PREFIX} but is not followed by base64: correct it")
+    return key
 
 
-def signature(secret: str, body: bytes, at: int) -> str:
-    """For receivers too: compare it with the header, and refuse what is old."""
-    digest = hmac.new(secret.encode(), f"{at}.".encode() + body, hashlib.sha256).hexdigest()
-    return f"t={at},v1={digest}"
+def sign(key: bytes, webhook_id: str, timestamp: int, body: bytes) -> str:
+    """The value of the header `webhook-signature`."""
+    digest = hmac.new(key, f"{webhook_id}.{timestamp}.".encode() + body, hashlib.sha256).digest()
+    return f"v1,{base64.b64encode(digest).decode()}"
 
 
-def webhook_body(record: JobRecord, result: bytes | None, link: str) -> bytes:
+def webhook_id(record: JobRecord) -> str:
+    """Stable over attempts and restarts; a job that is retried or submitted again gets a new one.
+
+    Job ids are chosen by clients and may contain full stops, which the standard forbids here: hence the hash.
+    """
+    return f"msg_{hashlib.sha256(f'{record.id}:{record.ended_at!r}'.encode()).hexdigest()[:32]}"
+
+
+def webhook_body(record: JobRecord, result: bytes | None, result_link: str = "") -> bytes:
+    """The record as JSON, with the result, or its address if it is large and `result_link` is set."""
     fields: dict[str, object] = {
         "v": 1,
+        "type": f"job.{record.state}",
+        "timestamp": datetime.fromtimestamp(record.ended_at or 0.0, UTC).isoformat(timespec="milliseconds"),
         "id": record.id,
         "status": record.state,
         "audio": record.request.audio.name,
         "error": record.error,
         "result": None,
     }
-    if result is not None and link and len(result) > INLINE_BYTES:
-        fields["result_url"] = link.replace("{id}", record.id)
+    if result is not None and result_link and len(result) > MAX_INLINE_BYTES:
+        fields["result_url"] = result_link.replace("{id}", record.id)
     elif result is not None:
         fields["result"] = json.loads(result)
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-def post(url: str, body: bytes, key: str, guard: SsrfGuard, secret: str, timeout_s: float) -> Answer:
-    headers = {"Content-Type": "application/json", "Idempotency-Key": key}
-    if secret:
-        headers["Choral-Signature"] = signature(secret, body, int(time.time()))
-    abort_handle = AbortHandle()
-    try:
-        with (
-            abort_handle.abort_after(timeout_s),
-            open_url(
-                url, headers=headers, timeout_s=timeout_s, body=body, guard=guard, abort_handle=abort_handle
-            ) as response,
-        ):
-            return Answer(response.status, None, is_final=True)
-    except ForbiddenError as error:
-        return Answer(None, str(error), is_final=True)
-    except (RefusedError, UnreachableError) as error:
-        status = error.status
-        is_final = status is not None and 400 <= status < 500 and status not in _TRY_AGAIN
-        text = f"no answer in {timeout_s:g} s" if abort_handle.is_aborted else str(error)
-        return Answer(status, text, is_final, getattr(error, "wait_s", 0.0))
+@dataclass(frozen=True)
+class Delivery:
+    """The attempts so far, the last one included, and what comes next."""
+
+    attempts: tuple[WebhookAttempt, ...]
+    outcome: str  # delivered, failed, or pending: attempt it again after `delay_s`
+    delay_s: float
 
 
-def next_attempt(answer: Answer, n_tries: int, retry_s: float) -> tuple[str, float]:
-    """delivered, failed, or pending and how long to wait before the next try."""
-    if answer.error is None:
+class WebhookSender:
+    """Sends one attempt at a time; the caller stores the outcome and calls again when the next one is due."""
+
+    def __init__(
+        self, guard: SsrfGuard, secret: str, *, timeout_s: float = 10.0, retry_s: float = 7.0, result_link: str = ""
+    ) -> None:
+        """`retry_s` is the pause before the second attempt; it doubles for each later one."""
+        self._guard, self._secret, self._key = guard, secret, signing_key(secret)
+        self._timeout_s, self._retry_s, self._result_link = timeout_s, retry_s, result_link
+
+    async def send(self, record: JobRecord, result: bytes | None) -> Delivery:
+        body = webhook_body(record, result, self._result_link)
+        response = await run_in_thread(lambda: self._post(record, body), "webhook")
+        attempts = (*record.webhook_attempts, WebhookAttempt(time.time(), response.status, response.error))
+        outcome, delay_s = next_attempt(response, len(attempts), self._retry_s)
+        if outcome != "delivered":
+            log.warning("webhook %s: %s", outcome, response.error, extra={"job": record.id})
+        return Delivery(attempts, outcome, delay_s)
+
+    def _post(self, record: JobRecord, body: bytes) -> WebhookResponse:
+        assert record.request.callback is not None
+        url, headers, abort_handle = record.request.callback, self._headers(webhook_id(record), body), AbortHandle()
+        try:
+            with (
+                abort_handle.abort_after(self._timeout_s),
+                open_url(
+                    url,
+                    headers=headers,
+                    timeout_s=self._timeout_s,
+                    body=body,
+                    guard=self._guard,
+                    abort_handle=abort_handle,
+                ) as response,
+            ):
+                return WebhookResponse(response.status, None, is_final=True)
+        except ForbiddenError as error:
+            return WebhookResponse(None, str(error), is_final=True)
+        except (RefusedError, UnreachableError) as error:
+            status = error.status
+            is_final = status is not None and 400 <= status < 500 and status not in _RETRYABLE_4XX
+            text = f"no answer in {self._timeout_s:g} s" if abort_handle.is_aborted else str(error)
+            return WebhookResponse(status, text, is_final, getattr(error, "wait_s", 0.0))
+
+    def _headers(self, message_id: str, body: bytes) -> dict[str, str]:
+        timestamp = int(time.time())
+        headers = {
+            "Content-Type": "application/json",
+            "webhook-id": message_id,
+            "webhook-timestamp": str(timestamp),
+            "Idempotency-Key": message_id,  # deprecated: use webhook-id
+        }
+        if self._key:
+            headers["webhook-signature"] = sign(self._key, message_id, timestamp, body)
+            headers["Choral-Signature"] = _old_signature(self._secret, timestamp, body)
+        return headers
+
+
+def _old_signature(secret: str, timestamp: int, body: bytes) -> str:
+    """Deprecated, sent for one more release: the value of the header `Choral-Signature`."""
+    digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
+    return f"t={timestamp},v1={digest}"
+
+
+@dataclass(frozen=True)
+class WebhookResponse:
+    status: int | None  # None: no response
+    error: str | None  # None: delivered
+    is_final: bool
+    retry_after_s: float = 0.0
+
+
+def next_attempt(response: WebhookResponse, n_attempts: int, retry_s: float) -> tuple[str, float]:
+    """The outcome (delivered, failed or pending) and, if pending, the pause before the next attempt."""
+    if response.error is None:
         return "delivered", 0.0
-    if answer.is_final or n_tries >= MAX_TRIES:
+    if response.is_final or n_attempts >= MAX_ATTEMPTS:
         return "failed", 0.0
-    return "pending", min(max(backoff_s(n_tries, retry_s), answer.wait_s), LONGEST_PAUSE_S)
+    return "pending", min(max(backoff_s(n_attempts, retry_s), response.retry_after_s), MAX_PAUSE_S)
 
 
-AT_ONCE = 16
-EVERY_S = 1.0
-LEASE_MORE_S = 20.0  # than an answer may take: to write down what came of it
+class WebhookDelivery:
+    """The worker's background task: sends due webhooks of all jobs in Redis."""
 
-
-class Webhooks:
     def __init__(
         self,
-        ledger: WorkerQueue,
-        steady: RedisRetry,
+        queue: WorkerQueue,
+        retry: RedisRetry,
         settings: WorkerSettings,
         guard: SsrfGuard,
         secret: str,
         metrics: WorkerMetrics,
     ) -> None:
-        self._ledger, self._steady, self._settings, self._metrics = ledger, steady, settings, metrics
-        self._guard, self._secret = guard, secret
+        self._queue, self._retry, self._metrics = queue, retry, metrics
+        self._lease_s = settings.webhook_s + LEASE_MARGIN_S
+        self._sender = WebhookSender(
+            guard,
+            secret,
+            timeout_s=settings.webhook_s,
+            retry_s=settings.webhook_retry_s,
+            result_link=settings.result_link,
+        )
 
     async def run(self) -> None:
-        """Sends what is due, until it is cancelled."""
-        lease_s = self._settings.webhook_s + LEASE_MORE_S
+        """Run until cancelled."""
         while True:
-            due = await self._steady.through(lambda: self._ledger.take_webhooks(AT_ONCE, lease_s))
-            await asyncio.gather(*(self._send(webhook) for webhook in due))
-            if len(due) < AT_ONCE:
-                await asyncio.sleep(EVERY_S)
+            due = await self._retry.call(lambda: self._queue.lease_webhooks(MAX_CONCURRENT, self._lease_s))
+            await asyncio.gather(*(self._deliver(webhook) for webhook in due))
+            if len(due) < MAX_CONCURRENT:
+                await asyncio.sleep(POLL_S)
 
-    async def _send(self, webhook: DueWebhook) -> None:
-        store = self._ledger.store
-        record = (await self._steady.through(lambda: store.records([webhook.job_id])))[0]
-        if record is None:
+    async def _deliver(self, webhook: DueWebhook) -> None:
+        jobs = self._queue.jobs
+        record = (await self._retry.call(lambda: jobs.records([webhook.job_id])))[0]
+        if record is None or record.ended_at is None:  # deleted, or retried since
             return
-        result = await self._steady.through(lambda: store.result(webhook.job_id))
-        body = webhook_body(record, result, self._settings.result_link)
-        key = webhook.job_id if webhook.round == 1 else f"{webhook.job_id}.{webhook.round}"
-        answer = await run_in_thread(
-            lambda: post(webhook.callback, body, key, self._guard, self._secret, self._settings.webhook_s), "webhook"
-        )
-        attempts = (*record.webhook_attempts, WebhookAttempt(time.time(), answer.status, answer.error))
-        outcome, delay_s = next_attempt(answer, len(attempts), self._settings.webhook_retry_s)
-        self._metrics.webhooks.labels(outcome).inc()
-        if outcome != "delivered":
-            log.warning("webhook %s: %s", outcome, answer.error, extra={"job": webhook.job_id})
-        await self._steady.through(lambda: self._ledger.webhook_told(webhook, attempts, outcome, delay_s))
+        result = await self._retry.call(lambda: jobs.result(webhook.job_id))
+        delivery = await self._sender.send(record, result)
+        self._metrics.webhooks.labels(delivery.outcome).inc()
+        await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))

@@ -1,6 +1,6 @@
-"""What a worker does in Redis: takes jobs, says that it is alive, and tells what became of each job it had.
+"""The queue in Redis as a worker uses it: receive and start jobs, renew leases, store outcomes, lease webhooks.
 
-Every method is one script or command, may be repeated, and raises the Redis library's own errors.
+Every method is one script or command that may be repeated, and raises the errors of the Redis library.
 """
 
 from __future__ import annotations
@@ -8,23 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
 from choral.errors import ChoralError
 from choral.jobs import scripts
-from choral.jobs.active_job import ActiveJob, Reason
-from choral.jobs.job_queue import PRIORITIES, JobQueue
-from choral.jobs.record import WebhookAttempt, WorkerStatus, transcript_to_json
+from choral.jobs.active_job import AbortReason, ActiveJob
+from choral.jobs.job_queue import JobQueue
+from choral.jobs.record import WorkerStatus, transcript_to_json
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import JobRequest
 from choral.types import Priority, Transcript
 
-GONE_AFTER_S = 15  # without a word a worker is no longer shown
+if TYPE_CHECKING:
+    from choral.jobs.webhook_delivery import Delivery
+
+GONE_AFTER_S = 15  # without a heartbeat, a worker is no longer listed
 CONSUMER_IDLE_MS = 3_600_000
 
 
 @dataclass(frozen=True)
 class StreamEntry:
-    """A place in a queue that was given to this worker."""
+    """A stream entry that was delivered to this worker."""
 
     priority: Priority
     id: str
@@ -34,115 +38,107 @@ class StreamEntry:
 @dataclass(frozen=True)
 class DueWebhook:
     job_id: str
-    callback: str
-    round: int
+    round: int  # how often the job was retried by hand, plus one
 
 
 class WorkerQueue:
-    def __init__(self, store: JobQueue, worker: str) -> None:
-        self.store, self.worker = store, worker
+    def __init__(self, jobs: JobQueue, worker: str) -> None:
+        self.jobs, self.worker = jobs, worker
 
-    # --- taking ---
+    # --- receiving jobs ---
 
-    async def read(self, priorities: Sequence[Priority], most: int, block_s: float | None = None) -> list[StreamEntry]:
-        """Entries that nobody has, at most so many of each; with `block_s` it waits for the first."""
-        names = {self.store.keys.queue(priority): priority for priority in priorities}
-        found = await self.store.redis.xreadgroup(
-            GROUP, self.worker, dict.fromkeys(names, ">"), most, None if block_s is None else int(block_s * 1000)
-        )
+    async def read(self, priorities: Sequence[Priority], n_max: int, block_s: float | None = None) -> list[StreamEntry]:
+        """New entries, at most `n_max` per priority; with `block_s`, wait for the first one."""
+        priority_of = {self.jobs.keys.queue(priority): priority for priority in priorities}
+        block_ms = None if block_s is None else int(block_s * 1000)
+        found = await self.jobs.redis.xreadgroup(GROUP, self.worker, dict.fromkeys(priority_of, ">"), n_max, block_ms)
         return [
-            StreamEntry(names[queue.decode()], entry.decode(), fields[b"id"].decode())
+            StreamEntry(priority_of[queue.decode()], entry.decode(), fields[b"id"].decode())
             for queue, entries in found or ()
             for entry, fields in entries
         ]
 
-    async def claim(self, most: int, idle_s: float) -> list[StreamEntry]:
-        """Entries of workers that were not heard of for so long."""
-        claimed: list[StreamEntry] = []
-        for priority in PRIORITIES:
-            if len(claimed) < most:
-                answer = await self.store.redis.xautoclaim(
-                    self.store.keys.queue(priority), GROUP, self.worker, int(idle_s * 1000), count=most - len(claimed)
-                )
-                found = [(entry, fields) for entry, fields in answer[1] if fields]
-                claimed += [StreamEntry(priority, entry.decode(), fields[b"id"].decode()) for entry, fields in found]
-        return claimed
+    async def claim(self, priority: Priority, n_max: int, idle_s: float) -> list[StreamEntry]:
+        """Take over entries of workers whose leases were not renewed for `idle_s`."""
+        queue, idle_ms = self.jobs.keys.queue(priority), int(idle_s * 1000)
+        _, entries, *_ = await self.jobs.redis.xautoclaim(queue, GROUP, self.worker, idle_ms, count=n_max)
+        return [StreamEntry(priority, entry.decode(), fields[b"id"].decode()) for entry, fields in entries if fields]
 
-    async def begin(self, entry: StreamEntry, max_crashes: int) -> ActiveJob | str:
-        """The job to work on, or what became of it instead: over, cancelled or dead."""
-        answer = await self.store.run(scripts.BEGIN, entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
-        if answer[0] != b"begun":
+    async def start(self, entry: StreamEntry, max_crashes: int) -> ActiveJob | str:
+        """The job to run, or what became of it instead: stale, cancelled or dead."""
+        answer = await self.jobs.run(scripts.START, entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
+        if answer[0] != b"started":
             return str(answer[0].decode())
         _, request, audio, attempts, crashes, queued_s = answer
-        return ActiveJob(JobRequest.from_json(request), audio, int(attempts), float(queued_s), int(crashes))
+        return ActiveJob(
+            JobRequest.from_json(request), audio, int(attempts), float(queued_s), int(crashes), entry_id=entry.id
+        )
 
-    # --- telling ---
+    # --- outcomes: stored, duplicate or rejected ---
 
     async def succeed(self, job: ActiveJob, transcript: Transcript) -> str:
-        """stored, again (it was there already) or late (it ended in another way before)."""
-        return await self._tell(
-            scripts.SUCCEED,
-            job.id,
-            self.worker,
-            transcript_to_json(transcript),
-            json.dumps(asdict(job.timings)),
-            transcript.duration,
+        timings = json.dumps(asdict(job.timings))
+        return await self._store(
+            scripts.SUCCEED, job.id, self.worker, transcript_to_json(transcript), timings, transcript.duration
         )
 
     async def fail(self, job: ActiveJob, state: str, error: ChoralError | None, delay_s: float = 0.0) -> str:
-        """For good, or `waiting` for the next try after `delay_s`."""
-        kind = "" if error is None else type(error).__name__
-        text = "" if error is None else str(error)
-        timings = json.dumps(asdict(job.timings))
-        return await self._tell(scripts.FAIL, job.id, self.worker, state, text, kind, timings, delay_s)
+        """End the job in `state`, or let it wait `delay_s` for a retry if `state` is waiting."""
+        return await self._fail(job.id, state, error, json.dumps(asdict(job.timings)), delay_s)
 
-    async def refuse(self, entry: StreamEntry, error: ChoralError) -> str:
-        """A job that was begun and cannot even be read."""
-        return await self._tell(
-            scripts.FAIL, entry.job_id, self.worker, "failed", str(error), type(error).__name__, "{}", 0.0
-        )
+    async def reject(self, entry: StreamEntry, error: ChoralError) -> str:
+        """Fail a job that was started and whose request cannot be read."""
+        return await self._fail(entry.job_id, "failed", error, "{}", 0.0)
 
-    async def hand_back(self, job: ActiveJob) -> str:
-        return await self._tell(scripts.HAND_BACK, job.id, self.worker)
+    async def _fail(self, job_id: str, state: str, error: ChoralError | None, timings: str, delay_s: float) -> str:
+        text, kind = ("", "") if error is None else (str(error), type(error).__name__)
+        return await self._store(scripts.FAIL, job_id, self.worker, state, text, kind, timings, delay_s)
 
-    async def beat(self, status: WorkerStatus, jobs: Sequence[ActiveJob]) -> dict[str, Reason]:
-        """Says that worker and jobs are well; the answer names jobs that are to be given up."""
-        told: list[str | float] = []
+    async def requeue(self, job_id: str, entry_id: str) -> str:
+        """Put back a job that this worker started, or an entry that it received and did not start."""
+        return await self._store(scripts.REQUEUE, job_id, self.worker, entry_id)
+
+    # --- upkeep ---
+
+    async def heartbeat(self, status: WorkerStatus, jobs: Sequence[ActiveJob]) -> dict[str, AbortReason]:
+        """Renew the leases of these jobs; returns those to abort, with the reason."""
+        progress: list[str | float] = []
         for job in jobs:
             duration_s: str | float = "" if job.duration_s is None else job.duration_s
-            told += [job.id, job.phase, job.done_s, duration_s]
-        answer = await self.store.run(scripts.BEAT, self.worker, status.to_json(), GONE_AFTER_S, *told)
+            progress += [job.id, job.phase, job.done_s, duration_s]
+        answer = await self.jobs.run(scripts.HEARTBEAT, self.worker, status.to_json(), GONE_AFTER_S, *progress)
         words = [word.decode() for word in answer]
         return dict(zip(words[::2], words[1::2], strict=True))
 
-    async def promote(self) -> int:
-        return int(await self.store.run(scripts.PROMOTE))
+    async def promote_delayed(self) -> int:
+        return int(await self.jobs.run(scripts.PROMOTE_DELAYED))
 
-    async def repair(self) -> int:
-        """After a queue was lost: makes it anew, and puts the jobs back that should be in it."""
-        await self.store.create_groups()
-        return int(await self.store.run(scripts.REPAIR))
+    async def rebuild(self) -> int:
+        """Create lost streams again and queue the jobs that belong in them; returns how many."""
+        await self.jobs.create_groups()
+        return int(await self.jobs.run(scripts.REBUILD_QUEUE))
 
-    async def sweep(self) -> None:
-        await self.store.run(scripts.SWEEP, CONSUMER_IDLE_MS)
+    async def remove_idle_consumers(self) -> None:
+        await self.jobs.run(scripts.REMOVE_IDLE_CONSUMERS, CONSUMER_IDLE_MS)
 
-    async def leave(self) -> None:
-        """The worker ends and has nothing in hand any more."""
-        await self.store.redis.zrem(self.store.keys.single("workers"), self.worker)
-        await self.store.redis.delete(self.store.keys.worker(self.worker))
+    async def sign_off(self) -> None:
+        """Remove this worker from the list; it must hold no jobs."""
+        await self.jobs.redis.zrem(self.jobs.keys.single("workers"), self.worker)
+        await self.jobs.redis.delete(self.jobs.keys.worker(self.worker))
 
     # --- webhooks ---
 
-    async def take_webhooks(self, most: int, lease_s: float) -> list[DueWebhook]:
-        answer = await self.store.run(scripts.TAKE_WEBHOOKS, most, lease_s)
+    async def lease_webhooks(self, n_max: int, lease_s: float) -> list[DueWebhook]:
+        """Due webhooks; they become due again after `lease_s`."""
+        answer = await self.jobs.run(scripts.LEASE_WEBHOOKS, n_max, lease_s)
         words = [word.decode() for word in answer]
-        return [DueWebhook(words[i], words[i + 1], int(words[i + 2])) for i in range(0, len(words), 3)]
+        return [DueWebhook(job_id, int(number)) for job_id, number in zip(words[::2], words[1::2], strict=True)]
 
-    async def webhook_told(
-        self, webhook: DueWebhook, attempts: Sequence[WebhookAttempt], outcome: str, delay_s: float
-    ) -> str:
-        told = json.dumps([asdict(attempt) for attempt in attempts])
-        return await self._tell(scripts.WEBHOOK_TOLD, webhook.job_id, webhook.round, told, outcome, delay_s)
+    async def record_webhook(self, webhook: DueWebhook, delivery: Delivery) -> str:
+        attempts = json.dumps([asdict(attempt) for attempt in delivery.attempts])
+        return await self._store(
+            scripts.RECORD_WEBHOOK, webhook.job_id, webhook.round, attempts, delivery.outcome, delivery.delay_s
+        )
 
-    async def _tell(self, script: scripts.Script, *arguments: str | float) -> str:
-        return str((await self.store.run(script, *arguments)).decode())
+    async def _store(self, script: scripts.Script, *arguments: str | float) -> str:
+        return str((await self.jobs.run(script, *arguments)).decode())

@@ -12,13 +12,18 @@ import choral
 from live_server import LiveServer, running
 from support.http_stub import HttpStub
 
-SECRET = "s3cret"
+SECRET = "whsec_bG9jYWwgam9icyBhcmUgc2lnbmVkIHdpdGggdGhpcw=="
 
 
 @pytest.fixture(scope="session")
 def http_stub() -> Iterator[HttpStub]:
     with HttpStub(SECRET) as end:
         yield end
+
+
+@pytest.fixture(scope="session")
+def webhook_secret() -> str:
+    return SECRET
 
 
 @pytest.fixture(scope="session")

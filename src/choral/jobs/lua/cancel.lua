@@ -1,5 +1,5 @@
 -- ARGV: id
--- Returns the state the job is in now; running: its worker was told. Nothing at all where there is no such job.
+-- Returns the state after the call (running: its worker is notified by its next heartbeat), or nil for an unknown job.
 local id, job = ARGV[1], job_key(ARGV[1])
 local state = redis.call('HGET', job, 'state')
 if not state or ENDED[state] then

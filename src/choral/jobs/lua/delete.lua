@@ -1,5 +1,5 @@
 -- ARGV: id
--- Returns the state the job was in; only one that has ended is forgotten. Nothing at all where there is no such job.
+-- Delete an ended job and its result. Returns the state it was in, or nil for an unknown job; other states stay.
 local id, job = ARGV[1], job_key(ARGV[1])
 local state = redis.call('HGET', job, 'state')
 if not state or not ENDED[state] then

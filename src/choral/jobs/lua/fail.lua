@@ -1,7 +1,8 @@
 -- ARGV: id, worker, state (failed, dead, cancelled or waiting), error, error_kind, timings, delay_s
+-- Returns 'stored', or 'rejected' if the worker no longer holds the job.
 local id, job, state = ARGV[1], job_key(ARGV[1]), ARGV[3]
-if not is_with(id, ARGV[2]) then
-  return 'late'
+if not is_leased_to(id, ARGV[2]) then
+  return 'rejected'
 end
 redis.call('HSET', job, 'timings', ARGV[6])
 if ARGV[4] ~= '' then
@@ -12,10 +13,10 @@ if state ~= 'waiting' then
 elseif redis.call('HEXISTS', job, 'cancel') == 1 then
   finish(id, 'cancelled')
 else
-  leave_queue(id)
+  dequeue(id)
   redis.call('HDEL', job, 'entry', 'phase')
   redis.call('HSET', job, 'state', 'waiting', 'due_at', now + tonumber(ARGV[7]))
   redis.call('ZADD', delayed_key, now + tonumber(ARGV[7]), id)
-  tell(id, 'waiting')
+  publish(id, 'waiting')
 end
 return 'stored'

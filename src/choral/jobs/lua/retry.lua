@@ -1,5 +1,5 @@
 -- ARGV: id
--- A job that ended without a result starts anew, as its next round. Returns the state it was in.
+-- Queue a job that ended without a result again, as its next round. Returns the state it was in.
 local id, job = ARGV[1], job_key(ARGV[1])
 local state = redis.call('HGET', job, 'state')
 if not state or not ENDED[state] or state == 'succeeded' then
@@ -12,5 +12,5 @@ redis.call('HINCRBY', job, 'round', 1)
 redis.call('ZREM', expiries_key, id)
 redis.call('ZREM', dead_key, id)
 redis.call('ZREM', webhooks_key, id)
-enter_queue(id)
+enqueue(id)
 return state

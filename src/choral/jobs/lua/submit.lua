@@ -1,6 +1,6 @@
 -- ARGV: id, request, priority, callback, keep_s, audio, blob, queue_limit
--- Returns new, known (the same id was submitted before: nothing is done) or full. The very same upload is new again:
--- its first answer was lost on the way.
+-- Returns 'new', 'known' (the id exists: nothing is done) or 'full'. A repeated submit of the same blob is 'new' again:
+-- its first response was lost.
 local id, job = ARGV[1], job_key(ARGV[1])
 if redis.call('EXISTS', job) == 1 then
   local is_same_upload = ARGV[7] ~= '' and redis.call('HGET', job, 'blob') == ARGV[7]
@@ -20,5 +20,5 @@ if ARGV[7] ~= '' then
   redis.call('HSET', job, 'blob', ARGV[7])
 end
 redis.call('ZADD', index_key, now, id)
-enter_queue(id)
+enqueue(id)
 return 'new'

@@ -1,13 +1,14 @@
 -- ARGV: id, worker, result, timings, duration_s
--- The result is stored and the job acknowledged in one. One that comes late overwrites the same result and does no more.
+-- Store the result and acknowledge the job in one step. Returns 'stored', 'duplicate' (it had succeeded already: the
+-- result is overwritten with an equal one) or 'rejected' (it had ended in another way).
 local id, job = ARGV[1], job_key(ARGV[1])
 local found = redis.call('HMGET', job, 'state', 'keep_s')
 if not found[1] or (ENDED[found[1]] and found[1] ~= 'succeeded') then
-  return 'late'
+  return 'rejected'
 end
 redis.call('SET', result_key(id), ARGV[3], 'EX', found[2])
 if found[1] == 'succeeded' then
-  return 'again'
+  return 'duplicate'
 end
 redis.call('HSET', job, 'worker', ARGV[2], 'timings', ARGV[4], 'duration_s', ARGV[5], 'done_s', ARGV[5])
 local blob = redis.call('HGET', job, 'blob')

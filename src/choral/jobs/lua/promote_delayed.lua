@@ -1,10 +1,10 @@
--- Jobs whose next try is due go back to their queue. Returns how many.
+-- Put jobs whose retry is due back into their queue. Returns how many.
 local due = redis.call('ZRANGEBYSCORE', delayed_key, '-inf', now, 'LIMIT', 0, 100)
 for _, id in ipairs(due) do
   redis.call('ZREM', delayed_key, id)
   if redis.call('HGET', job_key(id), 'state') == 'waiting' then
-    enter_queue(id)
+    enqueue(id)
   end
 end
-forget_expired()
+remove_expired()
 return #due

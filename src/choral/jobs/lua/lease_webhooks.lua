@@ -1,16 +1,15 @@
--- ARGV: how many, lease_s
--- Webhooks that are due. They stay on the list, due again after the lease, should this worker end before it tells.
+-- ARGV: max_webhooks, lease_s
+-- Returns due webhooks: id, round, … They become due again after the lease, in case this worker dies.
 local due = redis.call('ZRANGEBYSCORE', webhooks_key, '-inf', now, 'LIMIT', 0, ARGV[1])
-local taken = {}
+local leased = {}
 for _, id in ipairs(due) do
   local found = redis.call('HMGET', job_key(id), 'callback', 'round')
   if found[1] then
     redis.call('ZADD', webhooks_key, now + tonumber(ARGV[2]), id)
-    table.insert(taken, id)
-    table.insert(taken, found[1])
-    table.insert(taken, found[2])
+    table.insert(leased, id)
+    table.insert(leased, found[2])
   else
     redis.call('ZREM', webhooks_key, id)
   end
 end
-return taken
+return leased

@@ -1,7 +1,8 @@
 -- ARGV: id, round, attempts, outcome (delivered, failed or pending), delay_s
+-- Returns 'stored', or 'rejected' if the job was retried since.
 local id, job = ARGV[1], job_key(ARGV[1])
 if redis.call('HGET', job, 'round') ~= ARGV[2] then
-  return 'late'
+  return 'rejected'
 end
 redis.call('HSET', job, 'webhook', ARGV[4], 'webhook_attempts', ARGV[3])
 if ARGV[4] == 'pending' then

@@ -1,0 +1,46 @@
+"""Job requests and records as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from choral.errors import UsageError
+from choral.jobs.record import FIELDS, JobRecord, read_record
+from choral.jobs.request import AudioRef, JobRequest
+from choral.types import Priority, TranscribeOptions
+
+
+def request_of(job_id: str = "job", priority: Priority = "interactive") -> JobRequest:
+    return JobRequest(
+        id=job_id, audio=AudioRef("inline", "", "a"), options=TranscribeOptions(beam_size=2), priority=priority
+    )
+
+
+def record_of(**fields: str) -> JobRecord:
+    values = {"request": request_of().to_json(), "created_at": "12.5", **fields}
+    record = read_record([values[name].encode() if name in values else None for name in FIELDS])
+    assert record is not None
+    return record
+
+
+def test_records_are_read_from_redis_and_written_as_json() -> None:
+    assert read_record([None] * len(FIELDS)) is None
+    record = record_of(
+        state="waiting", due_at="20", cancel="1", webhook_attempts='[{"at": 1, "status": 500, "error": "x"}]'
+    )
+    assert (record.id, record.due_at, record.is_cancel_wanted, record.attempts) == ("job", 20.0, True, 0)
+    fields = json.loads(record.to_json())
+    assert (fields["id"], fields["state"], fields["request"]["options"]) == ("job", "waiting", {"beam_size": 2})
+    assert fields["timings"] == dict.fromkeys(["queued_s", "fetch_s", "decode_s", "engine_s"])
+    assert fields["webhook_attempts"] == [{"at": 1, "status": 500, "error": "x"}]
+
+
+def test_requests_of_other_versions_are_refused() -> None:
+    fields = json.loads(request_of().to_json())
+    assert JobRequest.from_json(json.dumps(fields)) == request_of()
+    with pytest.raises(UsageError, match="version 2"):
+        JobRequest.from_json(json.dumps({**fields, "v": 2}))
+    with pytest.raises(UsageError, match="unknown option 'new'"):
+        JobRequest.from_json(json.dumps({**fields, "options": {"new": 1}}))
