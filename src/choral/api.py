@@ -16,8 +16,7 @@ from choral.engine.factory import make_engine, pick_engine
 from choral.engine.group import AnyEngine
 from choral.errors import UsageError
 from choral.longform.align import align
-from choral.longform.language import detect_language
-from choral.longform.transcriber import OnProgress, Transcriber, Transcription
+from choral.longform.transcriber import OnProgress, Transcriber, Transcription, detect_language
 from choral.model.store import ModelStore, default_model
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint

@@ -14,7 +14,7 @@ from choral.audio.recording import Recording
 from choral.engine.engine import Engine
 from choral.engine.factory import torch_engine
 from choral.engine.window import WindowAudio
-from choral.longform.cuts import cut_alone, n_mel_frames
+from choral.longform.cuts import cut_padded, n_mel_frames
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
@@ -63,7 +63,7 @@ def speech(jfk: Path, speech_clips: list[Path]) -> list[WindowAudio]:
     cut = []
     for path in [jfk, *speech_clips]:
         with Recording.open(path) as recording:
-            cut.append(cut_alone(recording, 0, n_mel_frames(recording)))
+            cut.append(cut_padded(recording, 0, n_mel_frames(recording)))
     return cut
 
 

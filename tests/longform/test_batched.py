@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 import choral
-from choral.longform.cuts import Clip, clips_from
-from choral.longform.speech import cut_to_windows
+from choral.longform.cuts import Clip, clips_from, cut_to_windows
 from choral.types import TranscribeOptions
 
 RATE = 16_000

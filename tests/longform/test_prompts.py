@@ -68,6 +68,6 @@ def test_a_very_long_carried_prompt_keeps_its_end():
 
 def test_the_prefix_is_for_the_first_window():
     memory = prompts(prefix="Well")
-    assert memory.prefix() == tuple(TOKENIZER.encode(" Well"))
+    assert memory.prefix == tuple(TOKENIZER.encode(" Well"))
     memory.remember(said(1), 0.0)
-    assert memory.prefix() == ()
+    assert memory.prefix == ()

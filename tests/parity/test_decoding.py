@@ -14,7 +14,7 @@ import whisper
 from choral.audio.recording import Recording
 from choral.engine.window import DecodeParams, DetectLanguageParams, Window
 from choral.longform.cuts import Cutter
-from choral.longform.fallback import judge, needs_another
+from choral.longform.fallback import needs_fallback, score
 from choral.types import TranscribeOptions
 from oracle import Pair
 
@@ -64,11 +64,11 @@ def compare(pair: Pair, recording: Recording, features: torch.Tensor, language: 
         prefix=tuple(tokenizer.encode(" " + way.prefix)) if way.prefix else (),
         **way.ours,
     )
-    decoded = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), work)).result()
+    decoded = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), work)).result()
     assert list(decoded.tokens) == expected.tokens
     assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)
     assert decoded.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-3)
-    attempt = judge(decoded, 0.0, tokenizer)
+    attempt = score(decoded, 0.0, tokenizer)
     assert attempt.text == expected.text
     assert attempt.compression_ratio == expected.compression_ratio
 
@@ -113,7 +113,7 @@ def test_english_only(tiny_en: Pair, clips: list[tuple[str, Path]]) -> None:
 def compare_languages(pair: Pair, recording: Recording, features: torch.Tensor) -> None:
     _, expected = pair.oracle.detect_language(features)
     found = pair.engine.submit(
-        Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), DetectLanguageParams())
+        Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), DetectLanguageParams())
     ).result()
     assert found.probabilities == pytest.approx(expected, abs=1e-3)
     assert found.best == max(expected, key=lambda code: expected[code])
@@ -124,11 +124,11 @@ def compare_fallback(pair: Pair, recording: Recording, features: torch.Tensor, l
     audio = whisper.pad_or_trim(recording.samples(0, recording.n_samples))
     first = whisper.decode(pair.oracle, features, whisper.DecodingOptions(language=language, fp16=False))
     work = DecodeParams(language=language, suppress_tokens=pair.tokenizer.suppressed((-1,)))
-    window = Window(Cutter(recording, pair.oracle.dims.n_mels).opening(), work)
-    attempt = judge(pair.engine.submit(window).result(), 0.0, pair.tokenizer)
+    window = Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), work)
+    attempt = score(pair.engine.submit(window).result(), 0.0, pair.tokenizer)
     decisions = []
     for thresholds in thresholds_around(first):
-        ours = needs_another(attempt, TranscribeOptions(**thresholds))
+        ours = needs_fallback(attempt, TranscribeOptions(**thresholds))
         assert ours == falls_back(pair, audio, first, thresholds), thresholds
         decisions.append(ours)
     assert set(decisions) == {True, False}
@@ -154,7 +154,7 @@ class FellBack(Exception):
 
 
 def falls_back(pair: Pair, audio: Any, first: whisper.DecodingResult, thresholds: dict[str, Any]) -> bool:
-    """Lets the reference judge its own result at temperature 0: a second try of the window means that it fell."""
+    """Lets the reference score its own result at temperature 0: a second try of the window means that it fell."""
     calls: list[float] = []
 
     def decode(mel: torch.Tensor, options: whisper.DecodingOptions) -> whisper.DecodingResult:

@@ -1,1 +1,1 @@
-"""From recordings of any length to transcripts: which windows, in what order, what to retry, where words lie."""
+"""Long-form transcription: which windows are decoded, in what order, what is retried, and where words lie."""

@@ -1,4 +1,4 @@
-"""Lays a known text over audio: where each of its words is said."""
+"""Forced alignment: the start and end of each word of a known text."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from choral.audio.recording import Recording
 from choral.engine.window import AlignParams, Window
 from choral.errors import UsageError
 from choral.longform.cuts import Cutter, n_mel_frames
-from choral.longform.language import detect_in
-from choral.longform.transcriber import Transcriber
+from choral.longform.transcriber import Transcriber, detect_in
 from choral.longform.words import as_words, find_timings, merge_punctuation
 from choral.model.languages import to_code
 from choral.types import TranscribeOptions, Word
 
-ROOM_FOR_SPECIALS = 8  # start of transcript, language, task, …
+N_SPECIAL_TOKENS = 8  # reserved for start of transcript, language, task, …
 
 
 def align(
@@ -34,12 +33,12 @@ def align(
     if not text.strip():
         return ()
     tokens = tuple(tokenizer.encode(" " + text.strip()))
-    if len(tokens) > dims.n_text_ctx - ROOM_FOR_SPECIALS:
+    if len(tokens) > dims.n_text_ctx - N_SPECIAL_TOKENS:
         raise UsageError(f"the text has {len(tokens)} tokens, more than fit {WINDOW_S} s of audio: cut both")
     cutter = Cutter(recording, dims.n_mels)
     code = to_code(language) if language is not None else "en"
     if language is None and tokenizer.is_multilingual:
-        code = detect_in(engine, cutter.opening()).best
+        code = detect_in(engine, cutter.first_window()).best
     words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], code)
     n_frames = n_mel_frames(recording)
     params = AlignParams(text_tokens=tokens, n_frames=n_frames // 2, language=code, task="transcribe")

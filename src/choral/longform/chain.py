@@ -1,62 +1,37 @@
-"""One chain of windows over a recording: each starts where the one before ended, and may be told its text.
+"""Chains of windows: each window starts where the one before ended, and may get its text as a prompt.
 
-`sequential` long form is one chain over everything; `batched` is many short ones. The logic is the same: a chain is
-a generator that yields windows and is sent their results, so who runs it, and beside how many others, is not its
-concern.
+`sequential` long form is one chain over the recording; `batched` is many short ones. A `Chain` is a generator that
+yields windows and is sent their results: it holds no thread and knows no engine. `run_chains` runs chains on one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from dataclasses import replace
+from typing import Any
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
-from choral.audio.recording import Recording
-from choral.engine.window import AlignParams, DecodeParams, Window, WindowAudio
-from choral.longform.cuts import Clip, Cutter, cut_alone
-from choral.longform.fallback import Attempt, Steps, ask, decode_with_fallback, is_silence
-from choral.longform.hallucination import Kept, SilenceSkipper
+from choral.engine.group import AnyEngine
+from choral.engine.window import Caller, DecodeParams, WindowAudio
+from choral.longform.chain_types import Accepted, Attempt, ChainContext, Steps, WindowRange
+from choral.longform.cuts import Clip
+from choral.longform.fallback import decode_with_fallback, is_silence
+from choral.longform.hallucination import HallucinationFilter
 from choral.longform.prompts import Prompts
-from choral.longform.segments import Splitter, WindowPlace
-from choral.longform.words import (
-    TypicalWord,
-    agree_on_borders,
-    as_words,
-    find_timings,
-    last_word_end,
-    merge_punctuation,
-    shorten_after_pause,
-    shorten_at_sentence_ends,
-    take_words,
-)
-from choral.model.tokenizer import Tokenizer
-from choral.types import Segment, TranscribeOptions
+from choral.longform.segments import Splitter
+from choral.longform.words import add_words, last_word_end
+from choral.types import Segment
 
-
-@dataclass(frozen=True)
-class Request:
-    """What all chains over one recording share."""
-
-    recording: Recording
-    options: TranscribeOptions
-    tokenizer: Tokenizer
-    language: str
-    n_text_ctx: int
-    content_frames: int
-    cutter: Cutter | None  # None: each window stands alone
-
-    def cut(self, place: WindowPlace) -> WindowAudio:
-        if self.cutter is None:
-            return cut_alone(self.recording, place.seek, place.n_frames)
-        return self.cutter.cut(place.seek, place.n_frames)
+MAX_CHAINS_IN_FLIGHT = 64
 
 
 class Chain:
-    """Works through its clips. `segments` grows, in order, as segments become final; `seek` is how far it got."""
+    """Decodes its clips in order. `segments` grows as segments become final; `seek` is the current mel frame."""
 
-    def __init__(self, request: Request, clips: Sequence[Clip], *, is_first: bool, keep_tail: bool) -> None:
-        self.request, self.clips, self.keep_tail = request, clips, keep_tail
-        self.prompts = Prompts(request.options, request.tokenizer, request.n_text_ctx, has_prefix=is_first)
+    def __init__(self, context: ChainContext, clips: Sequence[Clip], *, is_first: bool, keep_tail: bool) -> None:
+        self.context, self.clips, self.keep_tail = context, clips, keep_tail
+        self.prompts = Prompts(context.options, context.tokenizer, context.n_text_ctx, has_prefix=is_first)
         self.segments: list[Segment] = []
         self.seek = clips[0].start
         self.last_speech_s = 0.0
@@ -65,32 +40,31 @@ class Chain:
         for clip in self.clips:
             self.seek = clip.start
             while self.seek < clip.stop:
-                place = WindowPlace(self.seek, min(WINDOW_MEL_FRAMES, clip.stop - self.seek))
-                yield from self.window(place)
+                yield from self.window(WindowRange(self.seek, min(WINDOW_MEL_FRAMES, clip.stop - self.seek)))
 
-    def window(self, place: WindowPlace) -> Steps[None]:
-        """Decodes one window, keeps its segments, and moves on."""
-        request = self.request
-        audio = request.cut(place)
-        attempt = yield from decode_with_fallback(audio, self.works(), request.options, request.tokenizer)
-        if is_silence(attempt, request.options):
-            self.seek = place.stop
+    def window(self, window: WindowRange) -> Steps[None]:
+        """Decodes one window, adds its segments, and moves `seek`."""
+        context = self.context
+        audio = context.cut(window)
+        attempt = yield from decode_with_fallback(audio, self.decode_params(), context.options, context.tokenizer)
+        if is_silence(attempt, context.options):
+            self.seek = window.stop
             return
-        kept = yield from self.keep(attempt, place, audio)
-        self.seek = kept.next_seek
-        if kept.is_discarded:
+        accepted = yield from self.accept(attempt, window, audio)
+        self.seek = accepted.next_seek
+        if accepted.is_discarded:
             return
-        segments = [segment for segment in kept.segments if not is_empty(segment)]
+        segments = [segment for segment in accepted.segments if not is_empty(segment)]
         self.segments += segments
         self.prompts.remember(segments, attempt.temperature)
 
-    def works(self) -> list[DecodeParams]:
-        """The decoding of the next window, once for each temperature."""
-        options, tokenizer = self.request.options, self.request.tokenizer
+    def decode_params(self) -> list[DecodeParams]:
+        """The decoding parameters of the next window, one for each temperature."""
+        options, tokenizer = self.context.options, self.context.tokenizer
         params = DecodeParams(
             prompt=self.prompts.prompt(),
-            prefix=self.prompts.prefix(),
-            language=self.request.language,
+            prefix=self.prompts.prefix,
+            language=self.context.language,
             task=options.task,
             timestamps=options.timestamps,
             patience=options.patience,
@@ -107,66 +81,83 @@ class Chain:
             for t in options.temperatures
         ]
 
-    def keep(self, attempt: Attempt, place: WindowPlace, audio: WindowAudio) -> Steps[Kept]:
-        """The segments of a window, with words and without invented ones where that was asked for."""
-        options = self.request.options
-        split = Splitter(attempt, place, self.request.tokenizer, keep_tail=self.keep_tail).split()
+    def accept(self, attempt: Attempt, window: WindowRange, audio: WindowAudio) -> Steps[Accepted]:
+        """The segments of a window; with words and without hallucinations, if the options ask for it."""
+        options = self.context.options
+        split = Splitter(attempt, window, self.context.tokenizer, keep_tail=self.keep_tail).split()
         if not options.word_timestamps:
-            return Kept(split.segments, split.next_seek)
-        segments = yield from self.with_words(split.segments, place, audio)
+            return Accepted(split.segments, split.next_seek)
+        segments = yield from add_words(split.segments, window, audio, self.context, self.last_speech_s)
         next_seek = split.next_seek
         end_s = last_word_end(segments)
-        if not split.is_closed and end_s is not None and end_s > place.start_s:
+        if not split.is_closed and end_s is not None and end_s > window.start_s:
             next_seek = round(end_s * MEL_FRAMES_PER_SECOND)
-        kept = Kept(segments, next_seek)
+        accepted = Accepted(segments, next_seek)
         if options.hallucination_silence_threshold is not None:
-            kept = self.skipper(place, options.hallucination_silence_threshold).skip(
-                segments, next_seek, is_closed=split.is_closed
+            hallucinations = HallucinationFilter(
+                window=window,
+                threshold_s=options.hallucination_silence_threshold,
+                content_frames=self.context.content_frames,
+                last_speech_s=self.last_speech_s,
             )
-        end_s = last_word_end(kept.segments)
-        if end_s is not None and not kept.is_discarded:
+            accepted = hallucinations.apply(segments, next_seek, is_closed=split.is_closed)
+        end_s = last_word_end(accepted.segments)
+        if end_s is not None and not accepted.is_discarded:
             self.last_speech_s = end_s
-        return kept
-
-    def skipper(self, place: WindowPlace, threshold_s: float) -> SilenceSkipper:
-        return SilenceSkipper(
-            place=place,
-            threshold_s=threshold_s,
-            window_end_s=(place.seek + WINDOW_MEL_FRAMES) / MEL_FRAMES_PER_SECOND,
-            content_frames=self.request.content_frames,
-            last_speech_s=self.last_speech_s,
-        )
-
-    def with_words(
-        self, segments: tuple[Segment, ...], place: WindowPlace, audio: WindowAudio
-    ) -> Steps[tuple[Segment, ...]]:
-        request, tokenizer = self.request, self.request.tokenizer
-        texts = [[token for token in segment.tokens if token < tokenizer.eot] for segment in segments]
-        tokens = [token for text in texts for token in text]
-        words, word_tokens = tokenizer.split_to_words([*tokens, tokenizer.eot], request.language)
-        timings = []
-        if len(words) > 1:  # the last one is the end of text
-            n_frames = place.n_frames // 2
-            params = AlignParams(
-                text_tokens=tuple(tokens), n_frames=n_frames, language=request.language, task=request.options.task
-            )
-            aligned = yield from ask(Window(audio, params))
-            timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
-        typical = TypicalWord.of(timings)
-        shorten_at_sentence_ends(timings, typical)
-        merge_punctuation(timings, request.options)
-
-        last_speech_s = self.last_speech_s
-        result = []
-        for segment, text in zip(segments, texts, strict=True):
-            own = take_words(timings, len(text), place.start_s)
-            if own:
-                shorten_after_pause(own, last_speech_s, typical)
-                start, end = agree_on_borders(own, segment.start, segment.end, typical)
-                segment, last_speech_s = replace(segment, start=start, end=end), end
-            result.append(replace(segment, words=as_words(own)))
-        return tuple(result)
+        return accepted
 
 
 def is_empty(segment: Segment) -> bool:
     return segment.start == segment.end or not segment.text.strip()
+
+
+def run_chains(
+    engine: AnyEngine, caller: Caller, chains: Sequence[Chain], on_window: Callable[[], None]
+) -> Iterator[Segment]:
+    """Yields the segments of all chains in order, with one window of each chain in flight.
+
+    `on_window` is called after every window.
+    """
+    waiting = list(enumerate(chain.run() for chain in chains))[::-1]
+    in_flight: dict[Future[Any], tuple[int, Steps[None]]] = {}
+    finished: set[int] = set()
+    current = n_yielded = 0
+    try:
+        while waiting or in_flight:
+            while waiting and len(in_flight) < MAX_CHAINS_IN_FLIGHT:
+                index, steps = waiting.pop()
+                if not advance(engine, caller, index, steps, None, in_flight):
+                    finished.add(index)
+            done, _ = wait(in_flight, return_when=FIRST_COMPLETED) if in_flight else (set(), None)
+            for future in done:
+                index, steps = in_flight.pop(future)
+                if not advance(engine, caller, index, steps, future, in_flight):
+                    finished.add(index)
+            on_window()
+            while current < len(chains):
+                segments = chains[current].segments
+                yield from segments[n_yielded:]
+                n_yielded = len(segments)
+                if current not in finished:
+                    break
+                current, n_yielded = current + 1, 0
+    finally:
+        for future in in_flight:
+            engine.cancel(future)
+
+
+def advance(
+    engine: AnyEngine,
+    caller: Caller,
+    index: int,
+    steps: Steps[None],
+    future: Future[Any] | None,
+    in_flight: dict[Future[Any], tuple[int, Steps[None]]],
+) -> bool:
+    """Sends a chain its result and submits its next window; False when the chain has ended."""
+    try:
+        window = steps.send(None if future is None else future.result())
+    except StopIteration:
+        return False
+    in_flight[engine.submit(window, caller)] = (index, steps)
+    return True

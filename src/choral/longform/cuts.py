@@ -1,21 +1,31 @@
-"""Cuts windows from a recording, and long speech into stretches that fit a window."""
+"""Which parts of a recording are decoded, and the windows that are cut from it.
+
+Speech keeps its pauses, and short pauses do not end a clip: times stay those of the recording, and the model gets the
+pauses that punctuation comes from.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
 
-from choral.audio.constants import HOP_LENGTH, N_FFT, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
-from choral.audio.mel import mel_peak, n_frames_covering
-from choral.audio.recording import Recording
-from choral.engine.window import WindowAudio
+import numpy as np
 
-CONTEXT = N_FFT // 2  # how far a mel frame looks to either side of its centre
+from choral.audio.constants import HOP_LENGTH, MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
+from choral.audio.mel import HALF_FRAME, mel_peak, n_frames_covering
+from choral.audio.recording import Recording
+from choral.audio.vad import find_speech
+from choral.engine.window import WindowAudio
+from choral.types import TranscribeOptions
+
+MAX_PAUSE_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # a longer silence ends a clip
+CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, where the quietest place is searched
+QUIET_FRAMES = 20  # length of a quiet place
 
 
 @dataclass(frozen=True)
 class Clip:
-    """A stretch of a recording, in mel frames."""
+    """A range of a recording, in mel frames."""
 
     start: int
     stop: int
@@ -26,10 +36,10 @@ def n_mel_frames(recording: Recording) -> int:
 
 
 class Cutter:
-    """Cuts windows whose features equal that slice of the whole recording's, which is scaled to its loudest place.
+    """Cuts windows whose features equal a slice of the whole recording's, which are scaled by its loudest mel value.
 
-    The place is looked for when a window needs it. One that has all of the recording in it finds it by itself: then
-    nothing is computed twice, and on a GPU nothing of it on the CPU.
+    That value needs a pass over the recording, made on first use. A window that contains the whole recording does
+    without it: its own features have the value, and on a GPU they are computed there.
     """
 
     def __init__(self, recording: Recording, n_mels: int) -> None:
@@ -39,14 +49,14 @@ class Cutter:
     def cut(self, start: int, n_frames: int) -> WindowAudio:
         """The window at mel frame `start`."""
         first = start * HOP_LENGTH
-        lead = min(first, CONTEXT)
-        samples = self._recording.samples(first - lead, first + n_frames * HOP_LENGTH + CONTEXT)
+        lead = min(first, HALF_FRAME)
+        samples = self._recording.samples(first - lead, first + n_frames * HOP_LENGTH + HALF_FRAME)
         has_all = start == 0 and self._fits_window and samples.size == self._recording.n_samples
         return WindowAudio(samples, lead, n_frames, mel_peak=None if has_all else self._peak)
 
-    def opening(self) -> WindowAudio:
-        """The first 30 s, silence after a shorter recording: where the reference detects the language."""
-        samples = self._recording.samples(0, WINDOW_SAMPLES + CONTEXT)
+    def first_window(self) -> WindowAudio:
+        """The first 30 s, padded with silence: where openai-whisper detects the language."""
+        samples = self._recording.samples(0, WINDOW_SAMPLES + HALF_FRAME)
         return WindowAudio(samples, 0, WINDOW_MEL_FRAMES, mel_peak=None if self._fits_window else self._peak)
 
     @cached_property
@@ -54,8 +64,8 @@ class Cutter:
         return mel_peak(self._recording, self._n_mels)
 
 
-def cut_alone(recording: Recording, start: int, n_frames: int) -> WindowAudio:
-    """A stretch as if it were a recording of its own, with silence up to 30 s."""
+def cut_padded(recording: Recording, start: int, n_frames: int) -> WindowAudio:
+    """A range as a recording of its own: scaled by itself, padded with silence to 30 s."""
     first = start * HOP_LENGTH
     samples = recording.samples(first, first + n_frames * HOP_LENGTH)
     return WindowAudio(samples=samples, lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=None)
@@ -63,8 +73,57 @@ def cut_alone(recording: Recording, start: int, n_frames: int) -> WindowAudio:
 
 def clips_from(seconds: tuple[float, ...], n_frames: int) -> list[Clip]:
     """`start,end,start,end,…` in seconds as clips; a missing last end is the recording's."""
-    points = [min(round(second * 100), n_frames) for second in seconds] or [0]
+    points = [min(round(second * MEL_FRAMES_PER_SECOND), n_frames) for second in seconds] or [0]
     if len(points) % 2 == 1:
         points.append(n_frames)
     pairs = zip(points[::2], points[1::2], strict=True)
     return [Clip(start, stop) for start, stop in pairs if start < stop]
+
+
+def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[Clip]:
+    """The parts of `clips` with speech by the voice detector, padded, and joined over short pauses."""
+    speech = find_speech(
+        recording,
+        threshold=options.vad_threshold,
+        min_silence_s=options.vad_min_silence,
+        pad_s=options.vad_padding,
+    )
+    joined: list[Clip] = []
+    for span in speech.spans:
+        start, stop = span.start // HOP_LENGTH, -(-span.stop // HOP_LENGTH)
+        if joined and start - joined[-1].stop < MAX_PAUSE_FRAMES:
+            joined[-1] = Clip(joined[-1].start, stop)
+        else:
+            joined.append(Clip(start, stop))
+    parts = [Clip(max(clip.start, part.start), min(clip.stop, part.stop)) for clip in clips for part in joined]
+    return [part for part in parts if part.start < part.stop]
+
+
+def cut_to_windows(recording: Recording, clips: list[Clip]) -> list[Clip]:
+    """Clips of at most 30 s: neighbours that fit share a window, long clips are cut at quiet places."""
+    windows: list[Clip] = []
+    for clip in clips:
+        if windows and clip.stop - windows[-1].start <= WINDOW_MEL_FRAMES:
+            windows[-1] = Clip(windows[-1].start, clip.stop)
+        else:
+            windows += cut_long(recording, clip)
+    return windows
+
+
+def cut_long(recording: Recording, clip: Clip) -> list[Clip]:
+    parts = []
+    start = clip.start
+    while clip.stop - start > WINDOW_MEL_FRAMES:
+        limit = start + WINDOW_MEL_FRAMES
+        cut = quietest_frame(recording, limit - CUT_SEARCH_FRAMES, limit)
+        parts.append(Clip(start, cut))
+        start = cut
+    return [*parts, Clip(start, clip.stop)]
+
+
+def quietest_frame(recording: Recording, start: int, stop: int) -> int:
+    """The middle of the quietest 0.2 s between two mel frames."""
+    samples = recording.samples(start * HOP_LENGTH, stop * HOP_LENGTH)
+    energy = np.square(samples.reshape(-1, HOP_LENGTH), dtype=np.float64).sum(axis=1)
+    totals = np.convolve(energy, np.ones(QUIET_FRAMES), mode="valid")
+    return start + int(totals.argmin()) + QUIET_FRAMES // 2

@@ -1,4 +1,4 @@
-"""What a window is told: the words to expect, the initial prompt, the text before it, and how its own text starts."""
+"""The prompt of each window: hotwords, the initial prompt, previous text, and the prefix of its own text."""
 
 from __future__ import annotations
 
@@ -9,34 +9,31 @@ from choral.types import Segment, TranscribeOptions
 
 
 class Prompts:
-    """The memory of one chain. A window that needed a high temperature is not trusted as a prompt for the next."""
+    """The text history of one chain. A window that needed a high temperature is not used as a prompt."""
 
     def __init__(self, options: TranscribeOptions, tokenizer: Tokenizer, n_text_ctx: int, *, has_prefix: bool) -> None:
         self.options = options
-        self.room = n_text_ctx // 2 - 1  # tokens of prompt that a window takes
-        self.hotwords = encode(options.hotwords, tokenizer)[: self.room // 2]
+        self.max_tokens = n_text_ctx // 2 - 1
+        self.hotwords = encode(options.hotwords, tokenizer)[: self.max_tokens // 2]
         self.initial = encode(options.initial_prompt, tokenizer)
-        self.first_prefix = encode(options.prefix, tokenizer) if has_prefix else ()
-        self.before: tuple[int, ...] = () if options.carry_initial_prompt else self.initial
+        self.prefix = encode(options.prefix, tokenizer) if has_prefix else ()  # of the first window only
+        self.history: tuple[int, ...] = () if options.carry_initial_prompt else self.initial
 
     def prompt(self) -> tuple[int, ...]:
         fixed = self.hotwords
         if self.options.carry_initial_prompt:
-            fixed += self.initial[-(self.room - len(fixed)) :]
-        room = self.room - len(fixed)
-        return fixed + (self.before[-room:] if room else ())
-
-    def prefix(self) -> tuple[int, ...]:
-        return self.first_prefix
+            fixed += self.initial[-(self.max_tokens - len(fixed)) :]
+        n_left = self.max_tokens - len(fixed)
+        return fixed + (self.history[-n_left:] if n_left else ())
 
     def remember(self, segments: Sequence[Segment], temperature: float) -> None:
-        """After a window whose text was kept."""
-        self.first_prefix = ()
-        self.before += tuple(token for segment in segments for token in segment.tokens)
-        too_hot = temperature > self.options.prompt_reset_temperature
-        if too_hot or not self.options.condition_on_previous_text:
-            self.before = ()
-        self.before = self.before[-self.room :]
+        """Adds the text of a window that was accepted."""
+        self.prefix = ()
+        self.history += tuple(token for segment in segments for token in segment.tokens)
+        is_too_hot = temperature > self.options.prompt_reset_temperature
+        if is_too_hot or not self.options.condition_on_previous_text:
+            self.history = ()
+        self.history = self.history[-self.max_tokens :]
 
 
 def encode(text: str | None, tokenizer: Tokenizer) -> tuple[int, ...]:

@@ -1,4 +1,4 @@
-"""Turns a recording into a transcript: finds speech and language, lays out the chains, collects the segments."""
+"""Turns a recording into a transcript: finds speech and language, builds the chains, collects the segments."""
 
 from __future__ import annotations
 
@@ -9,30 +9,28 @@ from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.loudness import normalize_loudness
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
-from choral.engine.window import Caller
-from choral.longform.chain import Chain, Request
-from choral.longform.cuts import Clip, Cutter, clips_from, cut_alone, n_mel_frames
-from choral.longform.drive import run_chains
-from choral.longform.language import detect_in
-from choral.longform.speech import cut_to_windows, keep_speech
+from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
+from choral.longform.chain import Chain, run_chains
+from choral.longform.chain_types import ChainContext
+from choral.longform.cuts import Clip, Cutter, clips_from, cut_padded, cut_to_windows, keep_speech, n_mel_frames
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
-SHORTEST_S = 0.1
+MIN_DURATION_S = 0.1
 
-OnProgress = Callable[[float, float], None]  # seconds done, seconds in all
+OnProgress = Callable[[float, float], None]  # seconds done, total seconds
 
 
 @dataclass(frozen=True)
 class Language:
     code: str
-    probability: float | None  # None: given, or the only one the model knows
+    probability: float | None  # None: given, or the model knows only one
 
 
 class Transcriber:
-    """Holds nothing of a request: one serves any number of threads at once."""
+    """Keeps no state of a request, so one serves any number of threads at once."""
 
     def __init__(self, engine: AnyEngine, tokenizer: Tokenizer, dims: ModelDims) -> None:
         self.engine, self.tokenizer, self.dims = engine, tokenizer, dims
@@ -44,7 +42,7 @@ class Transcriber:
         on_progress: OnProgress | None = None,
         priority: Priority = "interactive",
     ) -> Transcription:
-        """Checks the options against the model; the work is done as the transcription is iterated."""
+        """Checks the options against the model; iterating the transcription does the work."""
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
         if options.loudness != "off":
@@ -53,7 +51,7 @@ class Transcriber:
 
 
 class Transcription:
-    """One request under way. Iterate it for segments as they become final, then ask for the transcript."""
+    """One request in progress. Iterate it for segments as they become final; then call `transcript`."""
 
     def __init__(
         self,
@@ -71,8 +69,8 @@ class Transcription:
         self.segments: list[Segment] = []
         self.warnings = list(recording.warnings)
 
-    def stop(self) -> None:
-        """From any thread: windows leave before the next step, and whoever iterates gets a `CancelledError`."""
+    def cancel(self) -> None:
+        """From any thread: the windows leave before the engine's next step, and iteration raises `CancelledError`."""
         self.engine.cancel_all(self.caller)
 
     def __iter__(self) -> Iterator[Segment]:
@@ -85,7 +83,7 @@ class Transcription:
             self.on_progress(self.recording.duration, self.recording.duration)
 
     def transcript(self) -> Transcript:
-        """Of the segments so far: the whole one after iteration has ended."""
+        """The transcript of all segments so far: complete once the iteration has ended."""
         tokens = [token for segment in self.segments for token in segment.tokens]
         language = self.language or self.known_language() or Language("en", 0.0)
         return Transcript(
@@ -99,14 +97,14 @@ class Transcription:
         )
 
     def chains(self) -> list[Chain]:
-        clips = self.clips_with_sound()
+        clips = self.clips_to_decode()
         if not clips:
             return []
         is_batched = self.options.mode == "batched"
-        # The reference scales every window to the whole recording; batched windows must not wait for its end.
+        # openai-whisper scales every window by the whole recording; batched windows must not wait for its end.
         cutter = None if is_batched else Cutter(self.recording, self.dims.n_mels)
         self.language = self.known_language() or self.detect(clips[0], cutter)
-        request = Request(
+        context = ChainContext(
             recording=self.recording,
             options=self.options,
             tokenizer=self.tokenizer,
@@ -116,12 +114,12 @@ class Transcription:
             cutter=cutter,
         )
         if not is_batched:
-            return [Chain(request, clips, is_first=True, keep_tail=False)]
-        return [Chain(request, [clip], is_first=i == 0, keep_tail=True) for i, clip in enumerate(clips)]
+            return [Chain(context, clips, is_first=True, keep_tail=False)]
+        return [Chain(context, [clip], is_first=i == 0, keep_tail=True) for i, clip in enumerate(clips)]
 
-    def clips_with_sound(self) -> list[Clip]:
-        """Where to look for text: the clips that were asked for, speech only with the voice detector."""
-        if self.recording.duration < SHORTEST_S:
+    def clips_to_decode(self) -> list[Clip]:
+        """The requested clips; only their speech where the voice detector is on."""
+        if self.recording.duration < MIN_DURATION_S:
             self.warnings.append(f"only {self.recording.duration * 1000:.0f} ms of audio: too short for speech")
             return []
         if self.recording.is_silent:
@@ -143,13 +141,13 @@ class Transcription:
         return None if self.tokenizer.is_multilingual else Language("en", None)
 
     def detect(self, clip: Clip, cutter: Cutter | None) -> Language:
-        """The reference listens to the very start; where silence was left out, listen to the first window instead."""
+        """From the first 30 s, as openai-whisper does; with the voice detector, from the first window instead."""
         if cutter is None:
-            audio = cut_alone(self.recording, clip.start, clip.stop - clip.start)
+            audio = cut_padded(self.recording, clip.start, clip.stop - clip.start)
         elif self.options.vad:
             audio = cutter.cut(clip.start, min(WINDOW_MEL_FRAMES, clip.stop - clip.start))
         else:
-            audio = cutter.opening()
+            audio = cutter.first_window()
         languages = detect_in(self.engine, audio, self.caller)
         return Language(languages.best, languages.probabilities[languages.best])
 
@@ -164,3 +162,12 @@ class Transcription:
 
 def progress_in(clip: Clip, seek: int) -> int:
     return min(max(seek - clip.start, 0), clip.stop - clip.start)
+
+
+def detect_language(engine: AnyEngine, recording: Recording, n_mels: int) -> Languages:
+    """From the first 30 s of a recording."""
+    return detect_in(engine, Cutter(recording, n_mels).first_window())
+
+
+def detect_in(engine: AnyEngine, audio: WindowAudio, caller: Caller | None = None) -> Languages:
+    return engine.submit(Window(audio, DetectLanguageParams()), caller).result()

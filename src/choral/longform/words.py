@@ -1,26 +1,26 @@
-"""The start and end of every word, from where the decoder looked while it wrote it."""
+"""Word timestamps: the start and end of every word from cross-attention, as openai-whisper computes them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
-import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND
-from choral.engine.window import Aligned, TokenTimes
-from choral.longform.dtw import warp
+from choral.engine.window import Aligned, AlignParams, TokenTimes, Window, WindowAudio
+from choral.longform.chain_types import ChainContext, Steps, WindowRange, request
+from choral.longform.dtw import token_start_frames
 from choral.types import Segment, TranscribeOptions, Word
 
-MEDIAN_WIDTH = 7
 SENTENCE_ENDS = ".。!！?？"
-LONGEST_TYPICAL_WORD_S = 0.7
+MAX_MEDIAN_S = 0.7
+BORDER_TOLERANCE_S = 0.5  # between the border of a segment and that of its first or last word
 
 
 @dataclass
-class Timing:
-    """A word while its borders are still being moved, in seconds from the start of its window."""
+class WordTiming:
+    """A word while its borders are still being adjusted, in seconds from the start of its window."""
 
     text: str
     n_tokens: int
@@ -30,32 +30,67 @@ class Timing:
 
 
 @dataclass(frozen=True)
-class TypicalWord:
-    """How long words last in this window: what is much longer is a pause that was counted as a word."""
+class WordDurations:
+    """How long words last in this window; a much longer one contains a pause."""
 
     median_s: float
 
     @property
-    def longest_s(self) -> float:
+    def max_s(self) -> float:
         return 2 * self.median_s
 
     @classmethod
-    def of(cls, timings: list[Timing]) -> TypicalWord:
+    def of(cls, timings: list[WordTiming]) -> WordDurations:
         durations = [timing.end - timing.start for timing in timings if timing.end != timing.start]
-        return cls(min(LONGEST_TYPICAL_WORD_S, float(np.median(durations))) if durations else 0.0)
+        return cls(min(MAX_MEDIAN_S, float(np.median(durations))) if durations else 0.0)
+
+
+def add_words(
+    segments: tuple[Segment, ...],
+    window: WindowRange,
+    audio: WindowAudio,
+    context: ChainContext,
+    last_speech_s: float,
+) -> Steps[tuple[Segment, ...]]:
+    """The segments of a window with their words; segment borders move to those of their words."""
+    tokenizer, eot = context.tokenizer, context.tokenizer.eot
+    segment_tokens = [[token for token in segment.tokens if token < eot] for segment in segments]
+    tokens = [token for tokens in segment_tokens for token in tokens]
+    words, word_tokens = tokenizer.split_to_words([*tokens, eot], context.language)
+    timings = []
+    if len(words) > 1:  # the last one is the end of text
+        n_frames = window.n_frames // 2
+        params = AlignParams(
+            text_tokens=tuple(tokens), n_frames=n_frames, language=context.language, task=context.options.task
+        )
+        aligned = yield from request(Window(audio, params))
+        timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
+    durations = WordDurations.of(timings)
+    shorten_at_sentence_ends(timings, durations)
+    merge_punctuation(timings, context.options)
+
+    result = []
+    for segment, tokens in zip(segments, segment_tokens, strict=True):
+        timed = take_words(timings, len(tokens), window.start_s)
+        if timed:
+            shorten_after_pause(timed, last_speech_s, durations)
+            start, end = match_borders(timed, segment.start, segment.end, durations)
+            segment, last_speech_s = replace(segment, start=start, end=end), end
+        result.append(replace(segment, words=as_words(timed)))
+    return tuple(result)
 
 
 def find_timings(
     aligned: Aligned | TokenTimes, texts: list[str], word_tokens: list[list[int]], n_frames: int
-) -> list[Timing]:
-    """`texts` and `word_tokens` are the words of the aligned text; `n_frames` how many frames are sound."""
+) -> list[WordTiming]:
+    """`texts` and `word_tokens` are the words of the aligned text; `n_frames` are not padding."""
     if not texts or n_frames == 0:
         return []
-    token_frames = aligned.token_frames if isinstance(aligned, TokenTimes) else frames_of_tokens(aligned, n_frames)
+    token_frames = aligned.token_frames if isinstance(aligned, TokenTimes) else token_start_frames(aligned, n_frames)
     token_times_s = token_frames / FRAMES_PER_SECOND
     borders = np.cumsum([0, *(len(tokens) for tokens in word_tokens)])
     return [
-        Timing(
+        WordTiming(
             text=text,
             n_tokens=int(stop - start),
             start=float(token_times_s[start]),
@@ -66,47 +101,20 @@ def find_timings(
     ]
 
 
-def frames_of_tokens(aligned: Aligned, n_frames: int) -> npt.NDArray[np.intp]:
-    """The frame at which each text token starts, and at last the end of text."""
-    rows, columns = warp(-attention(aligned, n_frames))
-    is_new_token = np.diff(rows, prepend=rows[0] - 1) > 0
-    return columns[is_new_token]
-
-
-def attention(aligned: Aligned, n_frames: int) -> npt.NDArray[np.float32]:
-    """Where each token looked: the heads' attention, each frame normalised over the tokens, smoothed, averaged."""
-    scores = aligned.scores[:, :, :n_frames]
-    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    weights /= weights.sum(axis=-1, keepdims=True)
-    deviation = weights.std(axis=-2, keepdims=True)
-    weights = (weights - weights.mean(axis=-2, keepdims=True)) / np.maximum(deviation, np.finfo(np.float32).tiny)
-    smoothed: npt.NDArray[np.float32] = median_filter(weights).mean(axis=0)
-    return smoothed[aligned.n_start_tokens : -1]
-
-
-def median_filter(x: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    half = MEDIAN_WIDTH // 2
-    if x.shape[-1] <= half:
-        return x
-    padded = np.pad(x, [(0, 0)] * (x.ndim - 1) + [(half, half)], mode="reflect")
-    windows = np.lib.stride_tricks.sliding_window_view(padded, MEDIAN_WIDTH, axis=-1)
-    return np.partition(windows, half, axis=-1)[..., half]
-
-
-def shorten_at_sentence_ends(timings: list[Timing], typical: TypicalWord) -> None:
-    """A pause between sentences ends up in the mark, or in the first word after it: cut it off there."""
-    if typical.median_s == 0:
+def shorten_at_sentence_ends(timings: list[WordTiming], durations: WordDurations) -> None:
+    """Removes the pause between sentences from the full stop, or from the first word after it."""
+    if durations.median_s == 0:
         return
-    for before, timing in pairwise(timings):
-        if timing.end - timing.start > typical.longest_s:
+    for previous, timing in pairwise(timings):
+        if timing.end - timing.start > durations.max_s:
             if timing.text in SENTENCE_ENDS:
-                timing.end = timing.start + typical.longest_s
-            elif before.text in SENTENCE_ENDS:
-                timing.start = timing.end - typical.longest_s
+                timing.end = timing.start + durations.max_s
+            elif previous.text in SENTENCE_ENDS:
+                timing.start = timing.end - durations.max_s
 
 
-def merge_punctuation(timings: list[Timing], options: TranscribeOptions) -> None:
-    """Marks join the word after or before them; what they leave behind is empty and has no tokens."""
+def merge_punctuation(timings: list[WordTiming], options: TranscribeOptions) -> None:
+    """Joins marks with the word after or before them, and leaves an empty timing without tokens in their place."""
     after = len(timings) - 1
     for i in range(len(timings) - 2, -1, -1):
         mark = timings[i]
@@ -126,8 +134,8 @@ def merge_punctuation(timings: list[Timing], options: TranscribeOptions) -> None
             before = j
 
 
-def take_words(timings: list[Timing], n_tokens: int, offset_s: float) -> list[Timing]:
-    """Removes the words of the next `n_tokens` tokens from `timings`; their times become the recording's."""
+def take_words(timings: list[WordTiming], n_tokens: int, offset_s: float) -> list[WordTiming]:
+    """Removes the words of the next `n_tokens` tokens from `timings` and shifts their times by `offset_s`."""
     words, n_taken = [], 0
     while timings and n_taken < n_tokens:
         timing = timings.pop(0)
@@ -138,39 +146,39 @@ def take_words(timings: list[Timing], n_tokens: int, offset_s: float) -> list[Ti
     return words
 
 
-def shorten_after_pause(words: list[Timing], last_speech_s: float, typical: TypicalWord) -> None:
-    """The first words after a pause must not contain the pause."""
+def shorten_after_pause(words: list[WordTiming], last_speech_s: float, durations: WordDurations) -> None:
+    """Removes a pause before the segment from its first two words."""
     first, second = words[0], words[1] if len(words) > 1 else None
-    if first.end - last_speech_s <= 4 * typical.median_s:
+    if first.end - last_speech_s <= 4 * durations.median_s:
         return
-    is_long = first.end - first.start > typical.longest_s
-    both_long = second is not None and second.end - first.start > 2 * typical.longest_s
+    is_long = first.end - first.start > durations.max_s
+    both_long = second is not None and second.end - first.start > 2 * durations.max_s
     if is_long or both_long:
-        if second is not None and second.end - second.start > typical.longest_s:
-            first.end = second.start = max(second.end / 2, second.end - typical.longest_s)
-        first.start = max(0.0, first.end - typical.longest_s)
+        if second is not None and second.end - second.start > durations.max_s:
+            first.end = second.start = max(second.end / 2, second.end - durations.max_s)
+        first.start = max(0.0, first.end - durations.max_s)
 
 
-def agree_on_borders(words: list[Timing], start: float, end: float, typical: TypicalWord) -> tuple[float, float]:
-    """Segment and words start and end together; the segment wins where a word at its border is too long."""
+def match_borders(words: list[WordTiming], start: float, end: float, durations: WordDurations) -> tuple[float, float]:
+    """Makes segment and words start and end together; the segment's border wins where the word is too long."""
     first, last = words[0], words[-1]
-    if start < first.end and start - 0.5 > first.start:
-        first.start = max(0.0, min(first.end - typical.median_s, start))
+    if start < first.end and start - BORDER_TOLERANCE_S > first.start:
+        first.start = max(0.0, min(first.end - durations.median_s, start))
     else:
         start = first.start
-    if end > last.start and end + 0.5 < last.end:
-        last.end = max(last.start + typical.median_s, end)
+    if end > last.start and end + BORDER_TOLERANCE_S < last.end:
+        last.end = max(last.start + durations.median_s, end)
     else:
         end = last.end
     return start, end
 
 
-def as_words(timings: list[Timing]) -> tuple[Word, ...]:
+def as_words(timings: list[WordTiming]) -> tuple[Word, ...]:
     return tuple(Word(t.text, t.start, t.end, t.probability) for t in timings)
 
 
 def last_word_end(segments: tuple[Segment, ...]) -> float | None:
-    """Where the last word ends; where the last segment ends, if there are no words."""
+    """The end of the last word, or of the last segment if there are no words."""
     for segment in reversed(segments):
         if segment.words:
             return segment.words[-1].end

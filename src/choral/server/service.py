@@ -123,7 +123,7 @@ class TranscriptionRun:
             transcript = await run_in_thread(lambda: self._work(transcription), "request")
         finally:
             self._wanted_no_more.set()
-            transcription.stop()  # after its end this does nothing
+            transcription.cancel()  # after its end this does nothing
         self._metrics.audio_s.inc(transcript.duration)
         self._metrics.audio_speed_ratio.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
         return transcript

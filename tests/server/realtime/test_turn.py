@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from choral.longform.words import Timing
+from choral.longform.words import WordTiming
 from choral.server.realtime.turn import AudioBuffer, TurnCut, choose_cut
 
 
@@ -26,7 +26,7 @@ def test_buffer_appends_at_the_end_and_drops_from_the_start() -> None:
 def test_long_turns_are_cut_after_sentences() -> None:
     texts = [(" One", 1.0), (" two", 6.0), (".", 8.0), (" Three", 9.0), (" four", 10.0), (" five", 12.0)]
     starts = [0.0, *(end for _, end in texts)]
-    words = [Timing(text, 1, start, end, 1.0) for (text, end), start in zip(texts, starts, strict=False)]
+    words = [WordTiming(text, 1, start, end, 1.0) for (text, end), start in zip(texts, starts, strict=False)]
     assert choose_cut(words, 5, 4.0) == TurnCut(3, 7.0)  # in the middle of the pause
     assert choose_cut(words, 2, 4.0) == TurnCut(2, 6.0)  # no sentence has ended
     assert choose_cut(words, 5, 9.5) == TurnCut(5, 10.0)

@@ -12,7 +12,7 @@ import pytest
 import choral
 from audio.media_files import Sound
 from choral.api import Model
-from choral.longform.fallback import Steps
+from choral.longform.chain_types import Steps
 from choral.model.tokenizer import Tokenizer
 from choral.server.realtime.session_config import Transcription
 from choral.server.realtime.turn import AudioBuffer, Turn

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.longform.words import SENTENCE_ENDS, Timing
+from choral.longform.words import SENTENCE_ENDS, WordTiming
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.server_events import new_id
 from choral.server.realtime.session_config import Transcription
@@ -115,7 +115,7 @@ class TurnCut:
     at_s: float
 
 
-def choose_cut(words: Sequence[Timing], n_confirmed: int, min_s: float) -> TurnCut | None:
+def choose_cut(words: Sequence[WordTiming], n_confirmed: int, min_s: float) -> TurnCut | None:
     """Where to cut a piece, from `min_s` on: after its last complete sentence if there is one, else after a word.
 
     `words` are the timed words of the piece; at most `n_confirmed` of their tokens may lie before the cut.

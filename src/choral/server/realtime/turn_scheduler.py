@@ -16,7 +16,7 @@ from typing import Any
 
 from choral.engine.window import Caller
 from choral.errors import ChoralError
-from choral.longform.fallback import Steps
+from choral.longform.chain_types import Steps
 from choral.longform.transcriber import Transcriber
 from choral.server.realtime.turn import Turn
 from choral.server.realtime.turn_transcriber import OnText, TurnTranscriber

@@ -16,19 +16,17 @@ from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, W
 from choral.audio.recording import Recording
 from choral.audio.samples import as_float
 from choral.engine.window import AlignParams, DecodeParams, DetectLanguageParams, Window, WindowAudio
-from choral.longform.chain import Chain, Request
+from choral.longform.chain import Chain
+from choral.longform.chain_types import Attempt, ChainContext, Steps, request
 from choral.longform.cuts import Clip, Cutter, n_mel_frames
 from choral.longform.fallback import (
-    Attempt,
-    Steps,
-    ask,
     compression_ratio,
     decode_with_fallback,
     is_silence,
-    judge,
-    needs_another,
+    needs_fallback,
+    score,
 )
-from choral.longform.transcriber import SHORTEST_S, Transcriber
+from choral.longform.transcriber import MIN_DURATION_S, Transcriber
 from choral.longform.words import find_timings
 from choral.model.tokenizer import Tokenizer
 from choral.server.realtime.audio_formats import Int16
@@ -83,8 +81,8 @@ class TurnTranscriber:
         audio = _padded_window(samples)
         language = turn.language if turn.confirmed or turn.history else None
         language = language or (yield from self._detect_language(turn, audio))
-        decoded = yield from ask(Window(audio, self._decode_params(turn, language)))
-        hypothesis = self._accepted_tokens(turn, judge(decoded, 0.0, self._tokenizer))
+        decoded = yield from request(Window(audio, self._decode_params(turn, language)))
+        hypothesis = self._accepted_tokens(turn, score(decoded, 0.0, self._tokenizer))
         agreed: Tokens = ()
         if turn.language == language:
             agreed = local_agreement(turn.unconfirmed, hypothesis, self._tokenizer, language)
@@ -116,21 +114,21 @@ class TurnTranscriber:
 
     def _transcribe_as_file(self, turn: Turn) -> Steps[None]:
         """Run the sequential algorithm, and send segments as they become final."""
-        if turn.audio.duration_s < SHORTEST_S:
+        if turn.audio.duration_s < MIN_DURATION_S:
             return
         with Recording.open(turn.audio.copy()) as recording:
             if recording.is_silent:
                 return
             cutter = Cutter(recording, self._dims.n_mels)
             language = turn.language if turn.history else None
-            language = language or (yield from self._detect_language(turn, cutter.opening()))
+            language = language or (yield from self._detect_language(turn, cutter.first_window()))
             options = turn.transcription.options
             if turn.history:
                 prompt = self._tokenizer.decode(turn.history[-self._max_prompt_tokens :])
                 options = replace(options, initial_prompt=prompt)
             frames = n_mel_frames(recording)
-            request = Request(recording, options, self._tokenizer, language, self._dims.n_text_ctx, frames, cutter)
-            chain = Chain(request, [Clip(0, frames)], is_first=True, keep_tail=False)
+            context = ChainContext(recording, options, self._tokenizer, language, self._dims.n_text_ctx, frames, cutter)
+            chain = Chain(context, [Clip(0, frames)], is_first=True, keep_tail=False)
             yield from self._run_chain(turn, chain)
 
     def _run_chain(self, turn: Turn, chain: Chain) -> Steps[None]:
@@ -151,7 +149,7 @@ class TurnTranscriber:
         """The configured language, or a new detection: callers keep it once there is text, as a second says little."""
         if turn.transcription.language is not None or not self._tokenizer.is_multilingual:
             return turn.transcription.language or "en"
-        languages = yield from ask(Window(audio, DetectLanguageParams()))
+        languages = yield from request(Window(audio, DetectLanguageParams()))
         return languages.best
 
     def _decode_params(self, turn: Turn, language: str) -> DecodeParams:
@@ -178,7 +176,7 @@ class TurnTranscriber:
         ratio = compression_ratio(self._tokenizer.decode((*turn.confirmed, *attempt.tokens)))
         threshold = options.compression_ratio_threshold
         is_repetitive = threshold is not None and ratio > threshold
-        if is_repetitive or needs_another(attempt, options) or is_silence(attempt, options):
+        if is_repetitive or needs_fallback(attempt, options) or is_silence(attempt, options):
             return ()
         return attempt.tokens
 
@@ -199,7 +197,7 @@ class TurnTranscriber:
         if tokens:
             n_frames = n_samples // FRAME_SAMPLES
             params = AlignParams(text_tokens=tokens, n_frames=n_frames, language=turn.language, task="transcribe")
-            aligned = yield from ask(Window(audio, params))
+            aligned = yield from request(Window(audio, params))
             timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
             n_confirmed = len(turn.confirmed)
             if is_too_long:
