@@ -131,21 +131,21 @@ def test_on_a_phone_in_the_dark_by_keyboard_and_with_bad_audio(
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
 
 
-def test_what_the_microphone_hears_becomes_text_while_it_is_spoken(open_page: Callable[..., Page]) -> None:
+def test_microphone_recording_shows_live_text(open_page: Callable[..., Page]) -> None:
     page = open_page()
     page.get_by_role("button", name="Record").click()
-    expect(page.locator(".is-heard")).to_contain_text("And so my fellow American", timeout=WITHIN_MS)
+    expect(page.locator(".is-live")).to_contain_text("And so my fellow American", timeout=WITHIN_MS)
     require_accessible(page)
     stop_and_read(page)
-    expect(page.locator(".is-heard")).to_have_count(0)
+    expect(page.locator(".is-live")).to_have_count(0)
     expect(page.locator("#clock")).to_have_text(re.compile(r"0:00 / 0:\d\d"))
 
 
-def test_a_recording_goes_on_without_live_text(open_page: Callable[..., Page]) -> None:
+def test_recording_continues_without_live_text(open_page: Callable[..., Page]) -> None:
     page = open_page()
     page.route_web_socket(re.compile("/v1/realtime"), lambda socket: socket.close())
     page.get_by_role("button", name="Record").click()
-    expect(page.locator("#notice-text")).to_contain_text("The recording goes on")
+    expect(page.locator("#notice-text")).to_contain_text("The recording continues")
     expect(page.get_by_role("button", name="Stop · 0:05")).to_be_visible(timeout=WITHIN_MS)
     stop_and_read(page)
 

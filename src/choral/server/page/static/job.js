@@ -15,7 +15,7 @@ export class Job extends EventTarget {
     this.progress = { done_s: 0, duration_s: null };
     this.sent = 0;
     this.segments = [];
-    this.heard = []; // while it was spoken
+    this.liveTurns = []; // live text, until there are segments
     this.result = null;
     this.error = null;
     this.record = null;
@@ -27,16 +27,16 @@ export class Job extends EventTarget {
 
   get hasText() { return this.state === "succeeded"; }
 
-  // What is shown: the edited text where there is one, and what was heard live for as long as nothing better is there.
+  // The segments to display: the edited ones if there are any, else the transcribed ones and live text after them.
   get shown() {
-    const writtenTo = this.segments.at(-1)?.end ?? 0;
-    return this.edited ?? [...this.segments, ...this.heard.filter((turn) => turn.start >= writtenTo)];
+    const transcribedTo = this.segments.at(-1)?.end ?? 0;
+    return this.edited ?? [...this.segments, ...this.liveTurns.filter((turn) => turn.start >= transcribedTo)];
   }
 
   changed(what) { this.dispatchEvent(new CustomEvent("change", { detail: what })); }
 
-  hear(turns) {
-    this.heard = turns;
+  setLiveTurns(turns) {
+    this.liveTurns = turns;
     this.changed("text");
   }
 
@@ -72,7 +72,7 @@ export class Job extends EventTarget {
     this.record = record;
     this.result = record.result;
     this.segments = record.result.segments;
-    this.heard = [];
+    this.liveTurns = [];
     this.changed("whole");
   }
 
@@ -80,7 +80,7 @@ export class Job extends EventTarget {
     this.isLost = name === "lost";
     if (name === "segment") {
       this.segments.push(fields);
-      this.changed(this.heard.length ? "text" : "segment");
+      this.changed(this.liveTurns.length ? "text" : "segment");
       return;
     }
     if (!this.isLost) {

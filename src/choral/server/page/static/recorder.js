@@ -1,9 +1,9 @@
-// The microphone: one button starts and stops, a bar shows that something is heard, and text comes while it is spoken.
+// The microphone: a button that starts and stops a recording, a level meter, and live text.
 
 import { clock, complain, find, say } from "./dom.js";
-import { listen } from "./live.js";
+import { startLiveText } from "./realtime.js";
 
-const EXTENSIONS = { "audio/webm": "webm", "audio/mp4": "m4a" }; // the first that the browser can write
+const EXTENSIONS = { "audio/webm": "webm", "audio/mp4": "m4a" }; // the first one that the browser supports
 const REASONS = {
   NotAllowedError: "The browser was not allowed to use the microphone. Allow it in the address bar, and try again.",
   NotFoundError: "No microphone was found. Plug one in, or choose a file instead.",
@@ -12,7 +12,7 @@ const NOT_SECURE = "Browsers give the microphone only to pages from https or fro
 
 let stopCurrent = null;
 
-// `begin` gives a job for a name when the microphone is on, `end` is called with it when the sound is whole.
+// `begin(name)` creates a job when the microphone is on; `end(job, blob)` gets the complete recording.
 export function setUpRecorder({ begin, end, options }) {
   find("record").addEventListener("click", async () => {
     if (stopCurrent) return stopCurrent();
@@ -29,34 +29,34 @@ async function record(begin, end, { language, task }) {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   const type = Object.keys(EXTENSIONS).find((type) => MediaRecorder.isTypeSupported(type));
   const recorder = new MediaRecorder(stream, { mimeType: type });
-  const job = begin(`Recording ${stampNow()}.${EXTENSIONS[type]}`);
-  const pieces = [];
-  recorder.addEventListener("dataavailable", (event) => pieces.push(event.data));
+  const job = begin(`Recording ${timestamp()}.${EXTENSIONS[type]}`);
+  const chunks = [];
+  recorder.addEventListener("dataavailable", (event) => chunks.push(event.data));
   const context = new AudioContext();
   const source = context.createMediaStreamSource(stream);
-  const hide = showLevel(context, source);
-  // Live text is in the language that is spoken: not what somebody expects who asked for English.
-  const deafen = task === "translate" ? null : hear(context, source, language, job);
+  const hideLevel = showLevel(context, source);
+  // Live text is in the language spoken, so there is none when a translation is requested.
+  const stopLiveText = task === "translate" ? null : showLiveText(context, source, language, job);
   stopCurrent = () => recorder.stop();
   job.aborter.signal.addEventListener("abort", stopCurrent);
   recorder.addEventListener("stop", async () => {
     job.aborter.signal.removeEventListener("abort", stopCurrent);
     stopCurrent = null;
-    hide();
+    hideLevel();
     for (const track of stream.getTracks()) track.stop();
-    if (!job.aborter.signal.aborted) end(job, new Blob(pieces, { type }));
-    (await deafen)?.();
+    if (!job.aborter.signal.aborted) end(job, new Blob(chunks, { type }));
+    (await stopLiveText)?.();
     await context.close();
   });
   recorder.start(1000);
   say("Recording. Press the button again to stop.");
 }
 
-async function hear(context, source, language, job) {
+async function showLiveText(context, source, language, job) {
   try {
-    return await listen(context, source, language, (turns) => job.hear(turns), complain);
+    return await startLiveText(context, source, language, (turns) => job.setLiveTurns(turns), complain);
   } catch (error) {
-    complain(`There is no live text: ${error.message}. The text comes when you stop.`);
+    complain(`Live text is not available: ${error.message}. The text follows when you stop.`);
     return null;
   }
 }
@@ -72,7 +72,7 @@ function showLevel(context, source) {
   let frame = 0;
   const draw = () => {
     analyser.getByteTimeDomainData(samples);
-    const peak = samples.reduce((most, sample) => Math.max(most, Math.abs(sample - 128)), 0) / 128;
+    const peak = samples.reduce((max, sample) => Math.max(max, Math.abs(sample - 128)), 0) / 128;
     bar.style.transform = `scaleX(${Math.min(1, Math.sqrt(peak))})`;
     label.textContent = `Stop · ${clock((performance.now() - startedAt) / 1000)}`;
     frame = requestAnimationFrame(draw);
@@ -86,8 +86,8 @@ function showLevel(context, source) {
   };
 }
 
-function stampNow() {
+function timestamp() {
   const now = new Date();
-  const two = (number) => String(number).padStart(2, "0");
-  return `${now.getFullYear()}-${two(now.getMonth() + 1)}-${two(now.getDate())} ${two(now.getHours())}.${two(now.getMinutes())}`;
+  const pad = (number) => String(number).padStart(2, "0");
+  return `${now.getFullYear()}-${pad(now.getMonth() + 1)}-${pad(now.getDate())} ${pad(now.getHours())}.${pad(now.getMinutes())}`;
 }

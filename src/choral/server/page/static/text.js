@@ -34,7 +34,7 @@ export class Text {
     const body = isEditing ? this.field(segment) : this.paragraph(segment);
     const row = make("div", { className: "segment" }, stamp, body);
     row.classList.toggle("is-new", isNew);
-    row.classList.toggle("is-heard", Boolean(segment.isHeard));
+    row.classList.toggle("is-live", Boolean(segment.isLive));
     this.box.append(row);
   }
 
