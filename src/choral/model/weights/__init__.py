@@ -1,7 +1,7 @@
-"""Any Whisper checkpoint on disk as a `Checkpoint`, without torch: the kind is told by content, not by name.
+"""Opens a Whisper model on disk as a `Checkpoint`, without torch; the format is detected by content, not by name.
 
-OpenAI `.pt` files, Hugging Face folders, CTranslate2 folders and whisper.cpp ggml files are known. Whatever is wrong
-with a file becomes a `ModelError`; nothing in a file is ever executed.
+Supported are OpenAI `.pt` files, Hugging Face folders, CTranslate2 folders and whisper.cpp ggml files. Damage becomes
+a `ModelError`; nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from choral.model.weights.ggml import MAGIC as GGML_MAGIC
 from choral.model.weights.ggml import open_ggml
 from choral.model.weights.hugging_face import WEIGHT_FILES, open_hugging_face
 from choral.model.weights.mapped_file import corrupt
-from choral.model.weights.openai_pt import open_openai_pt
+from choral.model.weights.torch_file import open_openai_pt
 
 __all__ = ["open_checkpoint"]
 
@@ -33,7 +33,7 @@ _NOT_WEIGHTS = {
 
 
 def open_checkpoint(path: Path) -> Checkpoint:
-    """The checkpoint in this file or folder, complete and of the right shapes; its tensors are not read yet."""
+    """The checkpoint in this file or folder, with names and shapes validated; its tensors are read on access."""
     checkpoint = _open_folder(path) if os.path.isdir(path) else _open_file(path)
     checkpoint.validate()
     return checkpoint

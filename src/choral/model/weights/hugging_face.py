@@ -1,6 +1,6 @@
-"""Folders in the form of Hugging Face's transformers: config.json beside weights, whole or in shards.
+"""Reader of Hugging Face transformers folders: config.json beside weights, in one file or in shards.
 
-The weights are safetensors or, in older folders, torch files; safetensors are preferred where both are there.
+The weights are safetensors or, in older folders, torch files; safetensors are preferred where both exist.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from choral.model.checkpoint import Checkpoint, LazyTensor, printable, with_audi
 from choral.model.dims import ModelDims
 from choral.model.weights import vocabulary
 from choral.model.weights.mapped_file import corrupt, read_json_object
-from choral.model.weights.openai_pt import named_tensors
 from choral.model.weights.safetensors import read_safetensors
+from choral.model.weights.state_dict import configured_heads, named_tensors
 from choral.model.weights.torch_file import read_torch_file
 
 _CONFIG_OF_DIM = {
@@ -49,13 +49,13 @@ def open_hugging_face(folder: Path) -> Checkpoint:
     except ModelCorrupt as error:
         raise corrupt(config_path, str(error)) from error
     entries = _tensors(folder, is_tied=config.get("tie_word_embeddings", True) is not False)
-    heads = _heads(folder, dims) or alignment_heads.for_model(dims, folder.name)
+    heads = configured_heads(folder / "generation_config.json", dims) or alignment_heads.for_model(dims, folder.name)
     return Checkpoint(dims, with_audio_positions(entries, dims), heads, vocabulary.of_hugging_face(folder), folder)
 
 
 def _check_architecture(config: dict[str, Any], path: Path) -> None:
-    wanted = {"model_type": "whisper", "activation_function": "gelu", "scale_embedding": False}
-    for key, value in wanted.items():
+    required = {"model_type": "whisper", "activation_function": "gelu", "scale_embedding": False}
+    for key, value in required.items():
         found = config.get(key, None if key == "model_type" else value)
         if found != value:
             raise ModelCorrupt(f"{path}: {key} is {printable(str(found))!r}; in Whisper models it is {value!r}.")
@@ -100,10 +100,5 @@ def _check_tied(projection: LazyTensor, entries: dict[str, LazyTensor], path: Pa
     embedding = entries.get("decoder.token_embedding.weight")
     if embedding is None or not np.array_equal(projection.load(), embedding.load()):
         raise ModelCorrupt(
-            f"{path}: its output projection differs from its token embedding; Choral runs models where they are one."
+            f"{path}: its output projection differs from its token embedding; Choral needs them to be equal."
         )
-
-
-def _heads(folder: Path, dims: ModelDims) -> alignment_heads.Heads | None:
-    path = folder / "generation_config.json"
-    return alignment_heads.checked(read_json_object(path).get("alignment_heads"), dims) if path.is_file() else None

@@ -1,6 +1,6 @@
-"""Reading a file that may lie: every number is checked against the size of the file before it is used.
+"""Reads files that may be damaged or hostile: every offset and length is checked against the size of the file.
 
-The file is mapped, never read whole; what is wrong with it becomes a `ModelCorrupt` that names the file.
+Files are memory-mapped, never read whole; damage becomes a `ModelCorrupt` that names the file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from choral.errors import ModelCorrupt, ModelError
 from choral.model.checkpoint import Array, LazyTensor, Shape, printable
 
-_LARGEST_JSON = 64 * 2**20  # the tokenizer.json of a Whisper model has 2 to 4 MB
+_MAX_JSON_BYTES = 64 * 2**20  # the tokenizer.json of a Whisper model has 2 to 4 MB
 _ITEM_BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -26,8 +26,6 @@ def corrupt(path: Path, what: str) -> ModelCorrupt:
 
 
 class MappedFile:
-    """The bytes of a file, and tensors that lie in it."""
-
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
@@ -37,19 +35,19 @@ class MappedFile:
             self._bytes: Array = np.asarray(np.memmap(path, dtype=np.uint8, mode="r"))
         except OSError as error:
             raise ModelError(f"{path} cannot be read: {error.strerror or error}") from error
-        self._memory = self._bytes.data  # small pieces come faster from it than from an array
+        self._memory = self._bytes.data  # slicing it is faster than slicing the array
 
     def read(self, start: int, n_bytes: int, what: str) -> bytes:
         self._check(start, n_bytes, what)
         return bytes(self._memory[start : start + n_bytes])
 
     def view(self, start: int, n_bytes: int, what: str) -> Array:
-        """These bytes as an array of uint8, without reading them."""
+        """These bytes as an array of uint8, without reading them from disk."""
         self._check(start, n_bytes, what)
         return self._bytes[start : start + n_bytes]
 
     def tensor(self, name: str, start: int, dtype: str, shape: Shape) -> LazyTensor:
-        """A tensor of float32, float16 or bfloat16 that begins at this byte."""
+        """A tensor of float32, float16 or bfloat16 that starts at this byte."""
         data = self.view(start, math.prod(shape) * _ITEM_BYTES[dtype], f"the tensor {printable(name)}")
         return LazyTensor(shape, partial(_as_floats, data, dtype, shape))
 
@@ -58,8 +56,8 @@ class MappedFile:
             raise corrupt(self.path, f"{what} ends beyond the end of the file")
 
 
-class Reader:
-    """Reads a mapped file from front to back, in little-endian numbers."""
+class BinaryReader:
+    """Reads a mapped file sequentially, in little-endian numbers."""
 
     def __init__(self, file: MappedFile) -> None:
         self.file = file
@@ -82,7 +80,7 @@ class Reader:
         return self.numbers(layout, what)[0]
 
     def skip(self, n_bytes: int, what: str) -> int:
-        """Pass over these bytes; gives the position where they begin."""
+        """Skip these bytes and return the position where they start."""
         self.file.view(self.position, n_bytes, what)
         self.position += n_bytes
         return self.position - n_bytes
@@ -98,7 +96,7 @@ def _as_floats(data: Array, dtype: str, shape: Shape) -> Array:
 
 def read_json(path: Path) -> Any:
     try:
-        if path.stat().st_size > _LARGEST_JSON:
+        if path.stat().st_size > _MAX_JSON_BYTES:
             raise corrupt(path, "it is far larger than such a file can be")
         return json.loads(path.read_bytes())
     except OSError as error:
@@ -115,5 +113,5 @@ def read_json_object(path: Path) -> dict[str, Any]:
 
 
 def is_shape(value: object) -> bool:
-    """Whether this is a list of sizes that could be the shape of a tensor."""
+    """Whether this is a list of non-negative integers of a plausible size."""
     return isinstance(value, list | tuple) and all(type(size) is int and 0 <= size < 2**48 for size in value)

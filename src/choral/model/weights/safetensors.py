@@ -1,4 +1,4 @@
-"""safetensors: eight bytes that tell the length of a JSON header, the header, and the tensors one after another."""
+"""Reader of safetensors files: the header's length in eight bytes, a JSON header, then the tensors' data."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 from choral.errors import ModelCorrupt
 from choral.model.checkpoint import LazyTensor, printable
-from choral.model.weights.mapped_file import MappedFile, Reader, corrupt, is_shape
+from choral.model.weights.mapped_file import BinaryReader, MappedFile, corrupt, is_shape
 
-_LARGEST_HEADER = 100_000_000  # the limit of the format itself
+_MAX_HEADER_BYTES = 100_000_000  # the limit of the format itself
 _DTYPES = {"F32": ("float32", 4), "F16": ("float16", 2), "BF16": ("bfloat16", 2)}
 
 
 def read_safetensors(path: Path) -> dict[str, LazyTensor]:
-    reader = Reader(MappedFile(path))
-    n_header = reader.number("Q", "its header")
-    if n_header > _LARGEST_HEADER:
+    reader = BinaryReader(MappedFile(path))
+    header_bytes = reader.number("Q", "its header")
+    if header_bytes > _MAX_HEADER_BYTES:
         raise corrupt(path, "its header is larger than the format allows")
-    text = reader.take(n_header, "its header")
+    text = reader.take(header_bytes, "its header")
     try:
         header = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -30,7 +30,7 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
     return {name: _tensor(reader, name, entry) for name, entry in header.items() if name != "__metadata__"}
 
 
-def _tensor(reader: Reader, name: str, entry: Any) -> LazyTensor:
+def _tensor(reader: BinaryReader, name: str, entry: Any) -> LazyTensor:
     path, short_name = reader.file.path, printable(name)
     if not isinstance(entry, dict) or not is_shape(entry.get("shape")) or not is_shape(entry.get("data_offsets")):
         raise corrupt(path, f"its header does not say where the tensor {short_name} lies")

@@ -1,8 +1,8 @@
-"""Files written by `torch.save`, read without torch and without running what they say.
+"""Reader of files written by `torch.save`, such as OpenAI's tiny.en.pt, without torch and without running code.
 
-Such a file is a zip archive: `data.pkl` tells the structure, and each storage is an uncompressed member. Pickle is a
-small stack language whose programs may call any function; this reader knows only the few words that a dictionary of
-tensors needs and refuses all others, so a hostile file is an error, not a program.
+Such a file is a zip archive: `data.pkl` describes the structure, and each storage is an uncompressed member. Pickle is
+a stack language whose programs may call any function. This reader implements only the instructions that a dictionary
+of tensors needs and refuses all others, so that a hostile file is an error and not a program.
 """
 
 from __future__ import annotations
@@ -20,10 +20,13 @@ from typing import Any
 import numpy as np
 
 from choral.errors import ModelCorrupt
-from choral.model.checkpoint import Array, LazyTensor, Shape, printable
+from choral.model import alignment_heads
+from choral.model.checkpoint import Array, Checkpoint, LazyTensor, Shape, printable, with_audio_positions
+from choral.model.dims import ModelDims
 from choral.model.weights.mapped_file import MappedFile, corrupt, is_shape
+from choral.model.weights.state_dict import dims_from_shapes, named_tensors
 
-_LARGEST_PICKLE = 8 * 2**20  # that of large-v3 has 150 kB
+_MAX_PICKLE_BYTES = 8 * 2**20  # that of large-v3 has 150 kB
 _LOCAL_HEADER_BYTES = 30
 
 _DTYPE_OF_STORAGE = {
@@ -40,20 +43,42 @@ _LITERALS = {
 _TUPLE_SIZES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
 
 
+def open_openai_pt(path: Path) -> Checkpoint:
+    """OpenAI's checkpoints: dims and a state dict. Of a plain state dict, the dims are inferred from the shapes."""
+    content = read_torch_file(path)
+    if not isinstance(content, dict):
+        raise corrupt(path, "it holds no dictionary of tensors")
+    state = next((content[key] for key in ("model_state_dict", "state_dict") if key in content), content)
+    entries = named_tensors(state, path)
+    try:
+        dims = _dims(content["dims"]) if "dims" in content else dims_from_shapes(entries)
+    except ModelCorrupt as error:
+        raise corrupt(path, str(error)) from error
+    heads = alignment_heads.for_model(dims, path.stem)
+    return Checkpoint(dims, with_audio_positions(entries, dims), heads, None, path)
+
+
+def _dims(stored: object) -> ModelDims:
+    fields = ModelDims.__dataclass_fields__
+    if not isinstance(stored, dict) or set(stored) != set(fields):
+        raise ModelCorrupt(f"its dims are not {', '.join(fields)}")
+    return ModelDims(**stored)
+
+
 def read_torch_file(path: Path) -> object:
     """The object in the file: dictionaries, lists, tuples, numbers and strings, with `LazyTensor` for tensors."""
     archive = _Archive(path)
     program = archive.read("data.pkl")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # of the standard parser, about damaged names
+            warnings.simplefilter("ignore", DeprecationWarning)  # by pickletools, about damaged names
             return _Pickle(archive).run(program)
-    except (ValueError, IndexError, KeyError, TypeError) as error:  # a program that makes no sense
+    except (ValueError, IndexError, KeyError, TypeError) as error:  # not a valid pickle program
         raise corrupt(path, "its list of tensors is damaged") from error
 
 
 class _Archive:
-    """The members of the zip file, as places in the mapped file."""
+    """The members of the zip file, as ranges of the mapped file."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,24 +91,24 @@ class _Archive:
         self._member_of_name = {member.filename.partition("/")[2]: member for member in members}
 
     def read(self, name: str) -> bytes:
-        start, n_bytes = self._place(name)
-        if n_bytes > _LARGEST_PICKLE:
+        start, n_bytes = self._range(name)
+        if n_bytes > _MAX_PICKLE_BYTES:
             raise corrupt(self.path, f"its member {name} is far larger than it can be")
         return self._file.read(start, n_bytes, f"the member {name}")
 
     def tensor(self, storage: _Storage, offset: int, shape: Shape, strides: Shape) -> LazyTensor:
         """A tensor in a storage; `offset` and `strides` count items."""
-        start, n_bytes = self._place(name := f"data/{storage.key}")
+        start, n_bytes = self._range(name := f"data/{storage.key}")
         item_bytes = 4 if storage.dtype == "float32" else 2
         n_items = math.prod(shape)
         last = sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if n_items else -1
-        # Counting the items too keeps a stride of 0 from making a small storage look like a huge tensor.
+        # The item count is checked too: a stride of 0 could make a small storage look like a huge tensor.
         if (offset + max(n_items, last + 1)) * item_bytes > n_bytes:
             raise corrupt(self.path, "a tensor is larger than the data stored for it")
         flat = self._file.tensor(name, start + offset * item_bytes, storage.dtype, (last + 1,))
         return LazyTensor(shape, partial(_strided, flat, shape, strides))
 
-    def _place(self, name: str) -> tuple[int, int]:
+    def _range(self, name: str) -> tuple[int, int]:
         member = self._member_of_name.get(name)
         what = f"the member {printable(name)}"
         if member is None:
@@ -122,7 +147,7 @@ class _Mark:
 
 
 class _Pickle:
-    """A machine for the part of pickle that tensors are written in."""
+    """An interpreter of the subset of pickle that tensors are written in."""
 
     def __init__(self, archive: _Archive) -> None:
         self._archive = archive
@@ -142,9 +167,9 @@ class _Pickle:
             "BINPERSID": lambda _: self._stack.append(self._storage(self._stack.pop())),
             "REDUCE": lambda _: self._call(*self._pop(2)),
             "BUILD": lambda _: self._build(self._stack.pop()),
-            "MEMOIZE": lambda _: self._remember(len(self._memo)),
-            "BINPUT": self._remember,
-            "LONG_BINPUT": self._remember,
+            "MEMOIZE": lambda _: self._memoize(len(self._memo)),
+            "BINPUT": self._memoize,
+            "LONG_BINPUT": self._memoize,
             "BINGET": lambda key: self._stack.append(self._memo[key]),
             "LONG_BINGET": lambda key: self._stack.append(self._memo[key]),
             "PROTO": lambda _: None,
@@ -182,7 +207,7 @@ class _Pickle:
             items.append(item)
         return items[::-1]
 
-    def _remember(self, key: int) -> None:
+    def _memoize(self, key: int) -> None:
         self._memo[key] = self._stack[-1]
 
     def _append(self, items: list[Any]) -> None:
@@ -230,6 +255,6 @@ class _Pickle:
         return self._archive.tensor(storage, offset, tuple(shape), tuple(strides))
 
     def _build(self, state: object) -> None:
-        """Attributes of an OrderedDict: torch notes versions of modules there, which say nothing about weights."""
+        """Ignore attributes of an OrderedDict: torch stores module versions there, which do not concern the weights."""
         if not isinstance(state, dict) or not isinstance(self._stack[-1], dict):
             raise self._refused("an object with a state of its own")
