@@ -1,7 +1,7 @@
-"""Which cross-attention heads follow the audio: word times are read from these.
+"""Which cross-attention heads are aligned with the audio: word timestamps are computed from these.
 
-The pairs of OpenAI's own models were found by them by inspection. A fine-tune keeps the heads of the model it was
-made from; a model of another shape gets all heads of the last half of its decoder layers.
+OpenAI published the heads of its models. A fine-tune uses those of the model it was made from; a model of another
+shape uses all heads of the second half of its decoder layers.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Official:
         return tuple((layer, head) for layer, heads in self.heads_of_layer.items() for head in heads)
 
 
-# The newer of two models with the same dims stands later.
+# Of two models with the same dims, the newer one comes later.
 _OFFICIAL = {
     "tiny.en": _Official(80, 384, 4, 51864, 4, {1: (0,), 2: (0, 5), 3: (0, 1, 2, 3, 4)}),
     "tiny": _Official(80, 384, 4, 51865, 4, {2: (2,), 3: (0, 2, 3, 4, 5)}),
@@ -76,7 +76,7 @@ _PACKAGING = re.compile(r"^(?:.*[-_])?(?:whisper|ggml)[-_]")  # ggml-base.en, fa
 
 
 def for_model(dims: ModelDims, name_hint: str | None = None) -> Heads:
-    """The heads of the model that the file's or folder's name tells, else of the one with these dims."""
+    """The heads of the official model that the file or folder is named after, else of the one with these dims."""
     if name_hint is not None:
         name = _PACKAGING.sub("", name_hint.lower())
         named = _OFFICIAL.get(_ALIASES.get(name, name))
@@ -87,9 +87,9 @@ def for_model(dims: ModelDims, name_hint: str | None = None) -> Heads:
 
 
 def checked(pairs: object, dims: ModelDims) -> Heads | None:
-    """The pairs that a model's own settings give, or None where they cannot belong to a model of these dims.
+    """The (layer, head) pairs of a model's configuration, or None where they do not fit these dims.
 
-    Distilled models are published with the list of their teacher, whose layers they lack.
+    Distilled models are published with the list of their teacher, which has more layers.
     """
     if not isinstance(pairs, list) or not pairs:
         return None

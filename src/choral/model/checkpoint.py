@@ -1,7 +1,7 @@
-"""A model's weights as Choral sees them, whatever file they came from.
+"""A model's dims and weights, independent of the file format they came from.
 
-Tensors carry OpenAI's parameter names and are read only when asked for, as read-only views of the mapped file where
-the file's type allows it: copy before writing. `validate` looks at names and shapes alone, so it costs no reading.
+Tensors have OpenAI's parameter names and are read on access, as read-only views of the mapped file where the format
+allows it: copy before writing. `validate` checks names and shapes only, so it reads no weights.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class LazyTensor:
 
 
 class LazyTensors(Mapping[str, Array]):
-    """Tensors by name; each look-up reads the tensor anew, so nothing is kept in memory here."""
+    """Tensors by name; each access reads the tensor again, so nothing is kept in memory."""
 
     def __init__(self, entries: Mapping[str, LazyTensor]) -> None:
         self._entries = dict(entries)
@@ -56,11 +56,11 @@ class Checkpoint:
     dims: ModelDims
     tensors: Mapping[str, Array]  # OpenAI's names; float16 or float32
     alignment_heads: tuple[tuple[int, int], ...]  # (decoder layer, head)
-    vocabulary: tuple[bytes, ...] | None  # in order of token ids, where the file has one; special tokens by name
+    vocabulary: tuple[bytes, ...] | None  # by token id, where the file has one; special tokens by name
     path: Path
 
     def validate(self) -> None:
-        """Raise `ModelCorrupt` unless there is exactly every tensor that these dims need, in its right shape."""
+        """Raise `ModelCorrupt` unless the tensors are exactly those of a model with these dims, with the right shapes."""
         expected = expected_shapes(self.dims)
         for name, shape in expected.items():
             if name not in self.tensors:
@@ -74,7 +74,7 @@ class Checkpoint:
         for name in self.tensors:
             if name not in expected:
                 raise ModelCorrupt(
-                    f"{self.path}: the tensor {printable(name)} belongs to no part of Whisper. If this is a fine-tune, "
+                    f"{self.path}: the tensor {printable(name)} is not part of Whisper. If this is a fine-tune, "
                     "merge its adapters into the model and save it again."
                 )
 
@@ -84,19 +84,19 @@ class Checkpoint:
 
 
 def printable(name: str) -> str:
-    """A name from a file that may be damaged, fit for a message."""
+    """A name from a possibly damaged file, safe to print in a message."""
     return "".join(character if character.isprintable() else "?" for character in name[:100])
 
 
 def with_audio_positions(entries: Mapping[str, LazyTensor], dims: ModelDims) -> LazyTensors:
-    """The tensors, with the encoder's positions computed where the file leaves them out."""
+    """The tensors, with the encoder's positional embedding computed where the file lacks it."""
     shape = (dims.n_audio_ctx, dims.n_audio_state)
     computed = LazyTensor(shape, lambda: sinusoids(*shape))
     return LazyTensors({AUDIO_POSITIONS: computed, **entries})
 
 
 def sinusoids(length: int, channels: int) -> Array:
-    """Sines then cosines of every position, their wavelengths spread evenly in logarithm from 2π to 10,000·2π."""
+    """Sines, then cosines, of each position, with wavelengths from 2π to 10,000·2π in geometric progression."""
     half = channels // 2
     frequencies = np.exp(-np.log(10_000.0) / (half - 1) * np.arange(half))
     angles = np.arange(length)[:, None] * frequencies
@@ -137,7 +137,7 @@ def _block_shapes(block: str, width: int, attentions: tuple[str, ...]) -> dict[s
     for attention in attentions:
         for part in ("query", "key", "value", "out"):
             shapes[f"{block}.{attention}.{part}.weight"] = (width, width)
-            if part != "key":  # keys have no bias: it would shift all scores of a query alike
+            if part != "key":  # a bias of the keys would shift all scores of a query equally
                 shapes[f"{block}.{attention}.{part}.bias"] = (width,)
         shapes[f"{block}.{attention}_ln.weight"] = (width,)
         shapes[f"{block}.{attention}_ln.bias"] = (width,)

@@ -1,6 +1,6 @@
-"""The ten numbers that fix the shape of a Whisper model.
+"""The ten numbers that define the shape of a Whisper model.
 
-They come from files of any origin, so they are checked here once: whoever holds a `ModelDims` may allocate by it.
+They are read from untrusted files and checked here, so that a `ModelDims` is safe to allocate memory by.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from choral.errors import ModelCorrupt
 
 FIRST_MULTILINGUAL_VOCAB = 51_865
 
-# Far above any known model, and low enough that a damaged number cannot ask for all of a machine's memory.
-_LARGEST = {
+# Far above any known model, and low enough that a damaged number cannot exhaust the memory.
+_MAX = {
     "n_mels": 1_024,
     "n_audio_ctx": 32_768,
     "n_audio_state": 16_384,
@@ -42,10 +42,10 @@ class ModelDims:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            value, largest = getattr(self, field.name), _LARGEST[field.name]
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= largest:
+            value, max_value = getattr(self, field.name), _MAX[field.name]
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= max_value:
                 kind = f"{value}"[:24] if isinstance(value, int | float) else f"a {type(value).__name__}"
-                raise ModelCorrupt(f"{field.name} is {kind}; a Whisper model has 1 to {largest}")
+                raise ModelCorrupt(f"{field.name} is {kind}; a Whisper model has 1 to {max_value}")
         if self.n_audio_state != self.n_text_state:
             raise ModelCorrupt(
                 f"the encoder is {self.n_audio_state} wide and the decoder {self.n_text_state}: they must be equal"
@@ -62,5 +62,5 @@ class ModelDims:
 
     @property
     def n_languages(self) -> int:
-        """How many languages Whisper's own vocabularies have room for at this size."""
+        """The number of language tokens in OpenAI's vocabulary of this size."""
         return self.n_vocab - 51_765 - int(self.is_multilingual)

@@ -26,7 +26,7 @@ NAMES = {
     "ln": "lingala", "ha": "hausa", "ba": "bashkir", "jw": "javanese", "su": "sundanese", "yue": "cantonese",
 }  # fmt: skip
 
-# Other names in use for the same language.
+# Other names of the same languages.
 _ALIASES = {
     "burmese": "my", "castilian": "es", "flemish": "nl", "haitian": "ht", "letzeburgesch": "lb", "mandarin": "zh",
     "moldavian": "ro", "moldovan": "ro", "panjabi": "pa", "pushto": "ps", "sinhalese": "si", "valencian": "ca",
@@ -37,12 +37,12 @@ _CODE_OF_NAME = {name: code for code, name in NAMES.items()} | _ALIASES
 
 
 def to_code(name_or_code: str) -> str:
-    """The code of a language given by code or English name, in any case; `UsageError` if there is none."""
-    wanted = name_or_code.strip().lower()
-    if wanted in NAMES:
-        return wanted
-    if wanted in _CODE_OF_NAME:
-        return _CODE_OF_NAME[wanted]
-    close = difflib.get_close_matches(wanted, [*_CODE_OF_NAME, *NAMES], n=3)
+    """The code of a language given by code or English name, in any case; `UsageError` if unknown."""
+    name = name_or_code.strip().lower()
+    if name in NAMES:
+        return name
+    if name in _CODE_OF_NAME:
+        return _CODE_OF_NAME[name]
+    close = difflib.get_close_matches(name, [*_CODE_OF_NAME, *NAMES], n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "give a code such as en, or a name such as english"
     raise UsageError(f"unknown language {name_or_code!r}; {hint}")

@@ -1,20 +1,21 @@
-"""Text to tokens and back, and the special tokens that steer a Whisper model.
+"""Encodes and decodes text, names Whisper's special tokens, and splits tokens into words.
 
-Choral carries the two vocabularies of OpenAI's models; a model that brings another one is read with its own. Special
-tokens follow the text tokens in a fixed order: end, start, languages, tasks, marks, and a timestamp for every 20 ms.
+Choral ships the two vocabularies of OpenAI's models; a model file with its own vocabulary uses that. Special tokens
+follow the text tokens in a fixed order: end, start, languages, tasks, markers, and a timestamp for every 20 ms.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Sequence
+import string
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
 
 from choral.errors import ModelCorrupt, UsageError
-from choral.model import languages, word_split
+from choral.model import languages
 from choral.model.dims import ModelDims
 from choral.types import Task
 
@@ -23,26 +24,28 @@ if TYPE_CHECKING:
 
 N_TIMESTAMPS = 1_501  # 0.00 to 30.00
 TIMESTAMP_STEP_S = 0.02
+WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})  # languages written without spaces between words
+_REPLACEMENT = "\ufffd"  # decodes from bytes that are not (yet) a whole character
 _AFTER_LANGUAGES = (
     "<|translate|>", "<|transcribe|>", "<|startoflm|>", "<|startofprev|>", "<|nospeech|>", "<|notimestamps|>",
 )  # fmt: skip
-# GPT-2's way of cutting text before its bytes are merged: contractions, words, numbers, punctuation, spaces.
+# GPT-2's pre-tokenizer: contractions, words, numbers, punctuation and spaces are merged separately.
 _PRE_TOKENS = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 
-# What is written for sounds that are not speech, for speakers and for music.
+# Used in transcripts for sounds other than speech, for speakers and for music.
 _BRACKETS_AND_SIGNS = (
     *'"#()*+/:;<=>@[\\]^_`{|}~「」『』',
     "<<", ">>", "<<<", ">>>", "--", "---", "-(", "-[", "('", '("', "((", "))", "(((", ")))",
     "[[", "]]", "{{", "}}", "♪♪", "♪♪♪",
 )  # fmt: skip
 _NOTES = "♩♪♫♬♭♮♯"
-_CODE_OF_OLD_CODE = {"iw": "he"}  # Hugging Face's first vocabularies name Hebrew so
+_CODE_OF_OBSOLETE_CODE = {"iw": "he"}  # Hebrew in Hugging Face's first vocabularies
 
 
 @dataclass(frozen=True)
 class Tokenizer:
     n_vocab: int
-    n_text: int  # tokens of text: the special ones follow
+    n_text: int  # number of text tokens; special tokens follow
     languages: tuple[str, ...]  # codes, in the order of their tokens; English-only models: en alone
     is_multilingual: bool
     _n_language_tokens: int
@@ -50,7 +53,7 @@ class Tokenizer:
 
     @classmethod
     def for_checkpoint(cls, dims: ModelDims, vocabulary: Sequence[bytes] | None = None) -> Tokenizer:
-        """The tokenizer of a model with these dims and, where its file brings one, this vocabulary."""
+        """The tokenizer of a model with these dims and, where its file has one, this vocabulary."""
         return _build(dims.n_vocab, dims.is_multilingual, None if vocabulary is None else tuple(vocabulary))
 
     @property
@@ -90,18 +93,18 @@ class Tokenizer:
         return self.translate + 6
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text; names of special tokens in it are text like any other."""
+        """The tokens of a text; names of special tokens in it are encoded as plain text."""
         return self._encoding.encode(text, disallowed_special=())
 
     def decode(self, tokens: Iterable[int]) -> str:
-        """The text of tokens, without timestamps; bytes that are no UTF-8 become U+FFFD."""
+        """The text of tokens, without timestamps; invalid UTF-8 becomes U+FFFD."""
         return self._encoding.decode([token for token in tokens if token < self.timestamp_begin])
 
     def decode_with_timestamps(self, tokens: Iterable[int]) -> str:
         return self._encoding.decode(list(tokens))
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes of a token of text, or the name of a special one."""
+        """The bytes of a text token, or the name of a special token."""
         return self._encoding.decode_single_token_bytes(token)
 
     @cached_property
@@ -116,7 +119,7 @@ class Tokenizer:
         raise UsageError(f"this model cannot be used for {name}: it knows {known}. Choose another model or language.")
 
     def sot_sequence(self, language: str | None, task: Task) -> tuple[int, ...]:
-        """What a transcript starts with; no language given to a multilingual model means English."""
+        """The tokens that start a transcript; for a multilingual model, no language means English."""
         if not self.is_multilingual:
             return (self.sot,)
         task_token = self.translate if task == "translate" else self.transcribe
@@ -124,17 +127,17 @@ class Tokenizer:
 
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
-        """Tokens for what nobody says: brackets, speaker marks, notes; plain punctuation is not among them."""
-        found = {self.encode(" -")[0], self.encode(" '")[0]}  # within words they stay
+        """Tokens of symbols that are not spoken: brackets, speaker marks, musical notes; not plain punctuation."""
+        found = {self.encode(" -")[0], self.encode(" '")[0]}  # allowed within words
         for sign in (*_BRACKETS_AND_SIGNS, *_NOTES):
             for tokens in (self.encode(sign), self.encode(f" {sign}")):
-                # A note of several tokens begins with one that only signs of its kind begin with.
+                # The first token of a multi-token note begins only such symbols.
                 if len(tokens) == 1 or sign in _NOTES:
                     found.add(tokens[0])
         return tuple(sorted(found))
 
     def suppressed(self, option: Sequence[int]) -> tuple[int, ...]:
-        """The tokens never to produce: those of the option, where -1 is `non_speech_tokens`, and what starts tasks."""
+        """The tokens to suppress: those of the option, where -1 means `non_speech_tokens`, task tokens and padding."""
         for token in option:
             if not -1 <= token < self.n_vocab:
                 raise UsageError(
@@ -147,8 +150,51 @@ class Tokenizer:
         return tuple(sorted(chosen.union(self.non_speech_tokens) if -1 in option else chosen))
 
     def split_to_words(self, tokens: Sequence[int], language: str | None) -> tuple[list[str], list[list[int]]]:
-        """The words of tokens, and the tokens of each; in languages written without spaces, the characters."""
-        return word_split.split(tokens, language, self.eot, self.decode_with_timestamps)
+        """The words and the tokens of each; in languages written without spaces, the characters."""
+        characters = _split_to_characters(tokens, self.decode_with_timestamps)
+        return characters if language in WITHOUT_SPACES else _join_up_to_spaces(*characters, self.eot)
+
+
+def _split_to_characters(
+    tokens: Sequence[int], decode: Callable[[list[int]], str]
+) -> tuple[list[str], list[list[int]]]:
+    """Smallest groups of tokens that decode to whole characters, or to bytes that are invalid in the whole text too."""
+    whole = decode(list(tokens))
+    texts: list[str] = []
+    groups: list[list[int]] = []
+    group: list[int] = []
+    offset = 0
+    for token in tokens:
+        group.append(token)
+        text = decode(group)
+        if _REPLACEMENT not in text or _is_invalid_at(whole, offset + text.index(_REPLACEMENT)):
+            texts.append(text)
+            groups.append(group)
+            group = []
+            offset += len(text)
+    if group:
+        texts.append(decode(group))
+        groups.append(group)
+    return texts, groups
+
+
+def _is_invalid_at(whole: str, index: int) -> bool:
+    return index >= len(whole) or whole[index] == _REPLACEMENT
+
+
+def _join_up_to_spaces(texts: list[str], groups: list[list[int]], eot: int) -> tuple[list[str], list[list[int]]]:
+    words: list[str] = []
+    word_tokens: list[list[int]] = []
+    for text, group in zip(texts, groups, strict=True):
+        is_special = group[0] >= eot
+        is_punctuation = text.strip() in string.punctuation  # true for an empty text too
+        if is_special or is_punctuation or text.startswith(" ") or not words:
+            words.append(text)
+            word_tokens.append(group)
+        else:
+            words[-1] += text
+            word_tokens[-1] += group
+    return words, word_tokens
 
 
 @lru_cache(maxsize=8)
@@ -157,8 +203,8 @@ def _build(n_vocab: int, is_multilingual: bool, vocabulary: tuple[bytes, ...] | 
     text = shipped if vocabulary is None else _text_tokens(vocabulary)
     codes = _language_codes(vocabulary, len(text)) if vocabulary is not None else None
     if codes is None:
-        n_room = n_vocab - len(text) - 2 - len(_AFTER_LANGUAGES) - N_TIMESTAMPS
-        codes = languages.CODES[: max(n_room, 0)]
+        n_languages = n_vocab - len(text) - 2 - len(_AFTER_LANGUAGES) - N_TIMESTAMPS
+        codes = languages.CODES[: max(n_languages, 0)]
     if not codes or len(text) + 2 + len(codes) + len(_AFTER_LANGUAGES) + N_TIMESTAMPS > n_vocab:
         raise ModelCorrupt(
             f"the model has {n_vocab} tokens: too few for its {len(text)} tokens of text and Whisper's special ones. "
@@ -180,7 +226,7 @@ def _encoding(text: tuple[bytes, ...], codes: tuple[str, ...], n_vocab: int) -> 
 
     names = ["<|endoftext|>", "<|startoftranscript|>", *(f"<|{code}|>" for code in codes), *_AFTER_LANGUAGES]
     names += [f"<|{index * TIMESTAMP_STEP_S:.2f}|>" for index in range(N_TIMESTAMPS)]
-    # Some models pad their vocabulary to a round number; such tokens have names so that they can be shown.
+    # Some models pad their vocabulary to a round number; the padding needs names to be decodable.
     names += [f"<|unused{token}|>" for token in range(len(text) + len(names), n_vocab)]
     return tiktoken.Encoding(
         name="whisper",
@@ -205,7 +251,7 @@ def _text_tokens(vocabulary: tuple[bytes, ...]) -> tuple[bytes, ...]:
 
 
 def _language_codes(vocabulary: tuple[bytes, ...], n_text: int) -> tuple[str, ...] | None:
-    """The languages that the vocabulary names, or None where it has text tokens alone."""
+    """The language codes in the vocabulary, or None where it has only text tokens."""
     special = vocabulary[n_text:]
     if b"<|translate|>" not in special:
         return None
@@ -214,4 +260,4 @@ def _language_codes(vocabulary: tuple[bytes, ...], n_text: int) -> tuple[str, ..
     if not is_in_order or special[len(named) + 1 : len(named) + 2] != (b"<|transcribe|>",):
         raise ModelCorrupt("the model's vocabulary has special tokens in an order that Whisper does not use.")
     codes = (name.removeprefix("<|").removesuffix("|>") for name in named[2:])
-    return tuple(_CODE_OF_OLD_CODE.get(code, code) for code in codes)
+    return tuple(_CODE_OF_OBSOLETE_CODE.get(code, code) for code in codes)
