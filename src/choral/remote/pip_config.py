@@ -1,7 +1,7 @@
-"""What pip is configured to use on this machine: its indexes, its certificates and its proxy.
+"""pip's configuration on this machine: its indexes, certificates and proxy.
 
-pip itself is asked, so that its files, environment variables and virtual environments count as they do for an
-installation. Without pip the environment variables still count. Nothing is installed.
+`pip config list` is run, so that configuration files, environment variables and virtual environments count as for an
+installation. Without pip, its environment variables still count. Nothing is installed.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import subprocess
 import sys
 from dataclasses import dataclass
 
-_SECTIONS = ("global", "install", "download", ":env:")  # a later one wins
+_SECTIONS = ("global", "install", "download", ":env:")  # later sections override earlier ones
 _TIMEOUT_S = 60
-_BUILT_IN_INDEX = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
+_PRINT_DEFAULT_INDEX = "from pip._internal.models.index import PyPI; print(PyPI.simple_url)"
 
 
 @dataclass(frozen=True)
@@ -23,21 +23,21 @@ class PipSettings:
     index_urls: tuple[str, ...]  # the main index first
     cert: str | None
     proxy: str | None
-    problem: str | None = None  # why there is no index, and what to do
+    problem: str | None = None  # why there is no main index, and what to do
 
 
 @functools.cache
 def pip_settings() -> PipSettings:
-    """Asked once a process."""
-    values = _settings_of_pip()
+    """Read once per process."""
+    values = _read_from_pip()
     has_pip = values is not None
     if values is None:
-        values = _settings_of_environment()
+        values = _read_from_environment()
     cert, proxy = values.get("cert"), values.get("proxy")
     if values.get("no-index", "").lower() in ("1", "true", "yes", "on"):
         problem = "pip's setting no-index forbids package indexes: unset it (PIP_NO_INDEX) to allow them"
         return PipSettings((), cert, proxy, problem)
-    main = values.get("index-url") or (_built_in_index() if has_pip else None)
+    main = values.get("index-url") or (_default_index() if has_pip else None)
     extra = values.get("extra-index-url", "").split()
     if main is None:
         problem = (
@@ -48,14 +48,14 @@ def pip_settings() -> PipSettings:
     return PipSettings((main.strip(), *extra), cert, proxy)
 
 
-def _settings_of_pip() -> dict[str, str] | None:
-    listing = _python("-m", "pip", "config", "list")
+def _read_from_pip() -> dict[str, str] | None:
+    listing = _run_python("-m", "pip", "config", "list")
     if listing is None:
         return None
     values: dict[str, str] = {}
     found = [_parse(line) for line in listing.splitlines() if "=" in line]
-    for wanted in _SECTIONS:
-        values.update({key: value for section, key, value in found if section == wanted})
+    for name in _SECTIONS:
+        values.update({key: value for section, key, value in found if section == name})
     return values
 
 
@@ -68,19 +68,19 @@ def _parse(line: str) -> tuple[str, str, str]:
         return section, key, quoted.strip()
 
 
-def _settings_of_environment() -> dict[str, str]:
+def _read_from_environment() -> dict[str, str]:
     keys = ("index-url", "extra-index-url", "cert", "proxy", "no-index")
     named = {key: os.environ.get("PIP_" + key.upper().replace("-", "_")) for key in keys}
     return {key: value for key, value in named.items() if value}
 
 
-def _built_in_index() -> str | None:
-    printed = _python("-c", _BUILT_IN_INDEX)
+def _default_index() -> str | None:
+    printed = _run_python("-c", _PRINT_DEFAULT_INDEX)
     return printed.strip() if printed else None
 
 
-def _python(*arguments: str) -> str | None:
-    # -P keeps a folder called pip in the working directory from being run in its place.
+def _run_python(*arguments: str) -> str | None:
+    # -P: a folder named pip in the working directory is not imported.
     command = [sys.executable, "-P", *arguments]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=False)

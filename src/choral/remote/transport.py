@@ -1,8 +1,8 @@
-"""One HTTP request: proxies, certificates, credentials and redirects, over the standard library.
+"""One HTTP request with the standard library: proxies, certificates, credentials and redirects.
 
-Only http and https. A request ends in a response, in `RefusedError` (asking again is of no use) or in
-`UnreachableError` (it may work another time). Credentials in an address become a header: they go to no other
-server on a redirect and stand in no text. A request with a body is a POST, and follows no redirect.
+Only http and https. A request ends in a response, in `RefusedError` (a retry is of no use) or in `UnreachableError`
+(a retry may succeed). Credentials in a URL become a header: they are not sent to another server on a redirect, and
+appear in no message. A request with a body is a POST and follows no redirect.
 """
 
 from __future__ import annotations
@@ -17,19 +17,17 @@ import ssl
 import urllib.error
 import urllib.request as web
 from collections.abc import Mapping
-from dataclasses import dataclass
 from http.client import HTTPException, HTTPMessage, HTTPResponse, HTTPSConnection, InvalidURL
 from typing import IO, cast
 from urllib.parse import SplitResult, quote, unquote, urlsplit
 
-from choral.errors import ChoralError, DownloadFailed, ModelCorrupt
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.pip_config import pip_settings
 from choral.remote.ssrf_guard import AddressRefused, GuardedHandler, GuardedTlsHandler, SsrfGuard
-from choral.remote.urls import redact_url, without_credentials
+from choral.remote.urls import without_credentials
 
 _CHUNK_BYTES = 1 << 18
-_WORTH_ANOTHER_TRY = {408, 425, 429, 500, 502, 503, 504}
+_RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 
 class RefusedError(Exception):
@@ -39,11 +37,11 @@ class RefusedError(Exception):
 
 
 class RangeError(RefusedError):
-    """The server has no bytes from where we wanted to go on."""
+    """The server has no bytes at the requested offset."""
 
 
 class ForbiddenError(RefusedError):
-    """The guard does not let requests go there."""
+    """The SSRF guard does not permit the address."""
 
 
 class UnreachableError(Exception):
@@ -51,46 +49,6 @@ class UnreachableError(Exception):
         super().__init__(text)
         self.wait_s = wait_s
         self.status = status
-
-
-@dataclass(frozen=True)
-class FetchErrors:
-    """The class of error for each way that a fetch can end badly."""
-
-    failed: type[ChoralError] = DownloadFailed  # the network or the server; worth another try
-    missing: type[ChoralError] = DownloadFailed  # 404 and 410
-    denied: type[ChoralError] = DownloadFailed  # 401 and 403
-    too_large: type[ChoralError] = DownloadFailed
-    corrupt: type[ChoralError] = ModelCorrupt  # not the bytes that were promised
-
-    def of_status(self, status: int | None) -> type[ChoralError]:
-        if status in (404, 410):
-            return self.missing
-        return self.denied if status in (401, 403) else self.failed
-
-
-MODEL_ERRORS = FetchErrors()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Address:
-    url: str
-    headers: Mapping[str, str]
-    timeout_s: float
-    proxy: str | None
-    errors: FetchErrors
-    max_bytes: int | None
-
-    def open(self, **more_headers: str) -> HTTPResponse:
-        named = {name.replace("_", "-"): value for name, value in more_headers.items()}
-        return open_url(self.url, headers={**self.headers, **named}, timeout_s=self.timeout_s, proxy=self.proxy)
-
-    def is_too_large(self, size_bytes: int | None) -> bool:
-        return self.max_bytes is not None and size_bytes is not None and size_bytes > self.max_bytes
-
-    def too_large(self) -> ChoralError:
-        text = f"{redact_url(self.url)} has more than the {self.max_bytes:,} bytes that are allowed"
-        return self.errors.too_large(text)
 
 
 def open_url(
@@ -105,7 +63,7 @@ def open_url(
 ) -> HTTPResponse:
     """The response of a GET, or of a POST where there is a body; the caller closes it.
 
-    With a guard the request goes only where that permits, through no proxy, and ends when the abort_handle is cut.
+    With a guard, the request connects only to permitted addresses, uses no proxy, and can be aborted.
     """
     assert guard is None or proxy is None
     assert guard is not None or abort_handle is None
@@ -113,28 +71,28 @@ def open_url(
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise RefusedError("not an http or https address")
-        request = web.Request(_sendable(without_credentials(parts)), body, _all_headers(parts, headers))
+        request = web.Request(_percent_encoded(without_credentials(parts)), body, _request_headers(parts, headers))
         opener = _opener(proxy) if guard is None else _guarded_opener(guard, abort_handle or AbortHandle())
         return cast(HTTPResponse, opener.open(request, timeout=timeout_s))
     except urllib.error.HTTPError as error:
         error.close()
-        raise _of_status(error) from None
+        raise _error_of_status(error) from None
     except urllib.error.URLError as error:
-        raise _of_reason(error.reason) from error
+        raise _error_of_reason(error.reason) from error
     except AddressRefused as error:
         raise ForbiddenError(str(error)) from error
     except (InvalidURL, ValueError) as error:
-        raise RefusedError(f"not an address that can be asked ({error})") from error
+        raise RefusedError(f"not a valid address ({error})") from error
     except (HTTPException, OSError) as error:
-        raise _of_reason(error) from error
+        raise _error_of_reason(error) from error
 
 
 def read(response: HTTPResponse) -> bytes:
-    """The next bytes as they come; empty at the end."""
+    """The next bytes that have arrived; empty at the end."""
     try:
         return response.read1(_CHUNK_BYTES)
     except (HTTPException, OSError) as error:
-        raise _of_reason(error) from error
+        raise _error_of_reason(error) from error
 
 
 def require_whole(size_bytes: int, expected_bytes: int | None) -> None:
@@ -148,39 +106,39 @@ def length_of(response: HTTPResponse) -> int | None:
 
 
 def range_of(response: HTTPResponse) -> tuple[int, int | None]:
-    """Where a partial answer starts, and the size of the whole."""
+    """Where a partial response starts, and the size of the whole."""
     match = re.match(r"bytes (\d+)-\d+/(\d+|\*)$", response.headers.get("Content-Range", ""))
     if match is None:
         return -1, None
     return int(match[1]), None if match[2] == "*" else int(match[2])
 
 
-def _sendable(parts: SplitResult) -> str:
-    """What people write and a request may not hold, spaces and letters beyond ASCII, in its encoded form."""
+def _percent_encoded(parts: SplitResult) -> str:
+    """The URL with spaces and non-ASCII characters encoded."""
     safe = "%!$&'()*+,;=:@/?~-._[]"
     host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode()
     return parts._replace(netloc=host, path=quote(parts.path, safe=safe), query=quote(parts.query, safe=safe)).geturl()
 
 
-def _all_headers(parts: SplitResult, headers: Mapping[str, str]) -> dict[str, str]:
-    known = {"User-Agent": "choral", "Accept-Encoding": "identity", **headers}
+def _request_headers(parts: SplitResult, headers: Mapping[str, str]) -> dict[str, str]:
+    complete = {"User-Agent": "choral", "Accept-Encoding": "identity", **headers}
     if parts.username is not None:
         pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
-        known["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
-    return known
+        complete["Authorization"] = "Basic " + base64.b64encode(pair.encode()).decode()
+    return complete
 
 
-def _of_status(error: urllib.error.HTTPError) -> RefusedError | UnreachableError:
+def _error_of_status(error: urllib.error.HTTPError) -> RefusedError | UnreachableError:
     text = f"the server answered {error.code} {error.reason}".rstrip()
     if error.code == 416:
         return RangeError(text, error.code)
-    if error.code in _WORTH_ANOTHER_TRY:
+    if error.code in _RETRYABLE_STATUSES:
         wait = error.headers.get("Retry-After", "") if error.headers else ""
         return UnreachableError(text, float(wait) if wait.isdecimal() else 0.0, error.code)
     return RefusedError(text, error.code)
 
 
-def _of_reason(reason: object) -> RefusedError | UnreachableError:
+def _error_of_reason(reason: object) -> RefusedError | UnreachableError:
     if isinstance(reason, ssl.SSLCertVerificationError):
         return RefusedError(
             f"its certificate is not trusted ({reason.verify_message}); "
@@ -202,11 +160,11 @@ class _Redirects(web.HTTPRedirectHandler):
         self, req: web.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> web.Request | None:
         if req.data is not None:
-            return None  # what was meant for one server goes to no other
+            return None  # a body for one server is not sent to another
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and _origin(newurl) != _origin(req.full_url):
             following.remove_header("Authorization")
-        fp.close()  # or all that the server cares to send with its redirect would be read into memory
+        fp.close()  # otherwise the whole body of the redirect would be read into memory
         return following
 
 
@@ -217,24 +175,24 @@ def _origin(url: str) -> tuple[str, str]:
 
 class _Https(web.HTTPSHandler):
     def https_open(self, req: web.Request) -> HTTPResponse:
-        # pip is asked for its certificates only when the first https address is.
+        # Lazily, because finding the certificates runs pip.
         return self.do_open(HTTPSConnection, req, context=_tls_context())
 
 
 @functools.cache
 def _opener(proxy: str | None) -> web.OpenerDirector:
     proxies = {"http": proxy, "https": proxy} if proxy else None
-    return _opener_of(web.ProxyHandler(proxies), web.HTTPHandler(), _Https())
+    return _build_opener(web.ProxyHandler(proxies), web.HTTPHandler(), _Https())
 
 
 def _guarded_opener(guard: SsrfGuard, abort_handle: AbortHandle) -> web.OpenerDirector:
-    return _opener_of(GuardedHandler(guard, abort_handle), GuardedTlsHandler(guard, abort_handle, _tls_context))
+    return _build_opener(GuardedHandler(guard, abort_handle), GuardedTlsHandler(guard, abort_handle, _tls_context))
 
 
-def _opener_of(*connecting: web.BaseHandler) -> web.OpenerDirector:
+def _build_opener(*connection_handlers: web.BaseHandler) -> web.OpenerDirector:
     opener = web.OpenerDirector()
     for handler in (
-        *connecting,
+        *connection_handlers,
         _Redirects(),
         web.HTTPErrorProcessor(),
         web.HTTPDefaultErrorHandler(),
@@ -247,11 +205,11 @@ def _opener_of(*connecting: web.BaseHandler) -> web.OpenerDirector:
 @functools.cache
 def _tls_context() -> ssl.SSLContext:
     context = ssl.create_default_context()
-    for place in (pip_settings().cert, os.environ.get("REQUESTS_CA_BUNDLE")):
-        if place:
-            is_folder = os.path.isdir(place)
+    for path in (pip_settings().cert, os.environ.get("REQUESTS_CA_BUNDLE")):
+        if path:
+            is_folder = os.path.isdir(path)
             try:
-                context.load_verify_locations(None if is_folder else place, place if is_folder else None)
+                context.load_verify_locations(None if is_folder else path, path if is_folder else None)
             except OSError as error:
-                raise RefusedError(f"the certificates at {place} cannot be read ({error})") from error
+                raise RefusedError(f"the certificates at {path} cannot be read ({error})") from error
     return context
