@@ -1,4 +1,4 @@
-"""A pool for tests, with faults for files that ask for them, and what it prepares."""
+"""A prep pool whose decoder fails on request, and a server for its downloads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real media made from real speech: any container and codec that PyAV can write, and wav headers written by hand."""
+"""Media made from real speech: any container and codec that PyAV can write, and wav headers written by hand."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def encode(
     video: str | None = None,
     options: dict[str, str] | None = None,
 ) -> bytes:
-    """`sound` in this container; without a codec there is no sound in it, with `video` there are pictures."""
+    """`sound` in this container; without a codec it has no audio, with `video` it has a video stream."""
     with tempfile.NamedTemporaryFile() as file:
         _write(Path(file.name), sound, container, codec, rate, layout, video, options or {})
         return file.read()
@@ -104,7 +104,7 @@ def wav(
 
 
 def wav24(sound: Sound) -> bytes:
-    """24-bit samples have no numpy type: the two bytes of 16, with a low byte of zero."""
+    """24-bit samples, which have no numpy type: 16 bits and a low byte of zero."""
     body = np.zeros((len(sound), 3), np.uint8)
     body[:, 1:] = sound.astype("<i2").view(np.uint8).reshape(-1, 2)
     header = bytearray(wav(np.zeros(0, np.int16)))
@@ -115,7 +115,7 @@ def wav24(sound: Sound) -> bytes:
 
 
 def caf(sound: Sound, labels: list[int]) -> bytes:
-    """The sound in as many channels as there are labels, which say where each stands (1 left, 2 right, …)."""
+    """The sound in one channel per label; a label is a speaker position (1 left, 2 right, …)."""
     n_channels = len(labels)
     body = sound.astype(">i2").repeat(n_channels).tobytes()
     form = struct.pack(">d4s5I", RATE, b"lpcm", 0, 2 * n_channels, 1, n_channels, 16)

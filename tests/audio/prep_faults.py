@@ -1,4 +1,4 @@
-"""What a decoder may do to its process; the name of the audio says which."""
+"""Faults of a decode process, selected by the name of the file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def hang() -> None:
 
 
 def hang_deaf() -> None:
-    """In C, without letting any other thread of Python run."""
+    """Hangs in C with the GIL held."""
     ctypes.PyDLL(None).sleep(600)
 
 

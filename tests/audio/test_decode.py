@@ -1,4 +1,4 @@
-"""Real speech in every container, codec, rate, width and channel count comes back as the same speech."""
+"""Real speech in every container, codec, rate, sample width and channel count decodes to the same speech."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_any_format(sound: Sound, container: str, codec: str, rate: int, layout:
 
 
 @pytest.mark.parametrize("container", ["mp4", "matroska", "avi", "mpegts"])
-def test_video_with_sound(sound: Sound, container: str) -> None:
+def test_video_with_audio(sound: Sound, container: str) -> None:
     got, warnings = decoded(encode(sound, container, "libmp3lame", rate=44_100, video="mpeg4"))
     assert warnings == ()
     assert likeness(sound, got) > 0.98
@@ -78,9 +78,7 @@ def test_16_khz_mono_is_unchanged(sound: Sound, container: str, codec: str) -> N
     ("container", "codec", "rate", "layout"),
     [("mp3", "libmp3lame", 44_100, "stereo"), ("mp4", "aac", 48_000, "stereo"), ("flac", "flac", 22_050, "mono")],
 )
-def test_same_values_as_another_user_of_ffmpeg(
-    sound: Sound, container: str, codec: str, rate: int, layout: str
-) -> None:
+def test_samples_equal_faster_whisper(sound: Sound, container: str, codec: str, rate: int, layout: str) -> None:
     media = encode(sound, container, codec, rate=rate, layout=layout)
     with Recording.open(media) as recording:
         np.testing.assert_array_equal(recording.samples(0, recording.n_samples), decode_audio(io.BytesIO(media)))
@@ -112,7 +110,7 @@ def test_any_number_of_channels(sound: Sound, n_channels: int, dtype: str) -> No
 
 @pytest.mark.parametrize("labels", [[1, 2], [2, 1], [4, 2, 1, 3], [3, 3], [2, 1, 0, 99, 33, 35, 34, 5, 6, 7]])
 def test_channels_in_any_order(sound: Sound, labels: list[int]) -> None:
-    for _ in range(20):  # memory that is freed twice shows sooner or later
+    for _ in range(20):  # a double free shows only sometimes
         got, _ = decoded(caf(sound, labels))
     assert len(got) == len(sound)
     assert likeness(sound, got) > 0.999
@@ -130,7 +128,7 @@ def test_channels_in_any_order(sound: Sound, labels: list[int]) -> None:
         ("2 channels (FL+USR99)", False),
     ],
 )
-def test_layouts_that_need_no_memory(name: str, expected: bool) -> None:
+def test_safe_layouts(name: str, expected: bool) -> None:
     assert is_safe_layout(name) is expected
 
 
@@ -177,7 +175,7 @@ def test_webm_of_unknown_length(sound: Sound) -> None:
     ],
 )
 def test_format_changes_midway(sound: Sound, container: str, codec: str, rates: tuple[int, int]) -> None:
-    """One stream after another in a file, of other channels and another rate."""
+    """Concatenated streams with another channel count and rate."""
     parts = [
         encode(sound, container, codec, rate=rates[0], layout="mono"),
         encode(sound, container, codec, rate=rates[1], layout="stereo"),
@@ -209,7 +207,7 @@ def test_wrong_suffix_does_not_matter(sound: Sound, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("junk", [b"\0" * 5_000, b"RIFF" + b"x" * 3_000])
-def test_mp3_behind_junk(sound: Sound, junk: bytes) -> None:
+def test_mp3_after_junk(sound: Sound, junk: bytes) -> None:
     got, _ = decoded(junk + encode(sound, "mp3", "libmp3lame", rate=44_100))
     assert likeness(sound, got) > 0.95
 
@@ -240,7 +238,7 @@ def test_damage_in_the_middle_is_skipped(
         ("aiff", "pcm_s16be", {}),
     ],
 )
-def test_truncated_file_gives_what_it_has(
+def test_truncated_file_is_decoded_with_a_warning(
     sound: Sound, container: str, codec: str, options: dict[str, str], capfd: pytest.CaptureFixture[str]
 ) -> None:
     media = encode(sound, container, codec, rate=48_000, options=options)
@@ -254,15 +252,15 @@ def test_truncated_file_gives_what_it_has(
     assert capfd.readouterr() == ("", "")
 
 
-def test_truncated_mp3_gives_what_it_has(sound: Sound) -> None:
+def test_truncated_mp3_is_decoded(sound: Sound) -> None:
     media = encode(sound, "mp3", "libmp3lame", rate=44_100)
     got, _ = decoded(media[: len(media) // 2])
     assert likeness(sound, got) > 0.98
     assert len(got) == pytest.approx(len(sound) / 2, rel=0.1)
 
 
-def test_odd_sizes_in_a_wav_header_are_no_truncation(sound: Sound) -> None:
-    """A file that is longer than its header says, or has another chunk behind the sound."""
+def test_extra_chunk_in_wav_is_not_a_truncation(sound: Sound) -> None:
+    """A wav file with another chunk after its audio."""
     media = wav(sound) + b"LIST" + struct.pack("<I", 4) + b"INFO"
     got, warnings = decoded(media)
     np.testing.assert_array_equal(got, sound)

@@ -63,7 +63,7 @@ def flip_bits(data: bytearray, rng: random.Random, media: list[bytes]) -> None:
 
 
 def edit_header(data: bytearray, rng: random.Random, media: list[bytes]) -> None:
-    """Extreme numbers where sizes, rates and counts stand."""
+    """Extreme values in the header, where sizes, rates and counts are."""
     for _ in range(rng.randint(1, 6)):
         at, width = rng.randrange(min(len(data) - 8, 400)), rng.choice([1, 2, 4, 8])
         data[at : at + width] = rng.choice([b"\0" * width, b"\xff" * width, b"\x7f" + b"\xff" * (width - 1)])
@@ -117,7 +117,7 @@ def mutated(media: list[bytes], case: int) -> bytes:
 
 
 def run_case(media: list[bytes], case: int) -> str:
-    """What became of it: `recording`, or the name of the error."""
+    """`recording`, or the name of the error class."""
     start_s = time.monotonic()
     try:
         with Recording.open(mutated(media, case), max_memory_s=10, max_duration_s=7_200) as recording:

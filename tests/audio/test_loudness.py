@@ -1,4 +1,4 @@
-"""Loudness as ffmpeg's own meter finds it, and what changing it does to the samples."""
+"""Loudness against ffmpeg's meter, and the samples after normalisation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from media_files import RATE, Sound, encode, read_clip, wav
 
 
 def ffmpeg_lufs(sound: Sound) -> float:
-    """What the filter ebur128 says when it ends."""
+    """The integrated loudness by ffmpeg's ebur128 filter."""
     graph = av.filter.Graph()
     source = graph.add_abuffer(sample_rate=RATE, format="s16", layout="mono")
     meter, sink = graph.add("ebur128", "framelog=quiet"), graph.add("abuffersink")
@@ -46,13 +46,13 @@ def ffmpeg_lufs(sound: Sound) -> float:
 
 
 @pytest.mark.parametrize("gain", [1.0, 0.1, 0.01])
-def test_integrated_loudness_is_that_of_ffmpeg(speech_clips: list[Path], gain: float) -> None:
+def test_integrated_loudness_equals_ffmpeg(speech_clips: list[Path], gain: float) -> None:
     for path in speech_clips:
         sound = (read_clip(path) * gain).astype(np.int16)
         assert measure_loudness(Recording.open(sound), "ebu") == pytest.approx(ffmpeg_lufs(sound), abs=0.1)
 
 
-def test_pauses_do_not_count_and_length_does_not_matter(speech_clips: list[Path]) -> None:
+def test_pauses_are_gated_out(speech_clips: list[Path]) -> None:
     sound = read_clip(speech_clips[0])
     pause = np.zeros(20 * RATE + 777, np.int16)
     long = np.concatenate([pause, sound, pause, *[sound] * 20, pause])
@@ -76,9 +76,7 @@ def test_known_levels() -> None:
 
 
 @pytest.mark.parametrize(("kind", "target_db"), [("ebu", -23.0), ("rms", -20.0), ("ebu", -30.0), ("rms", -35.5)])
-def test_a_recording_comes_to_the_loudness_that_was_asked_for(
-    speech_clips: list[Path], kind: LoudnessKind, target_db: float
-) -> None:
+def test_normalize_to_target(speech_clips: list[Path], kind: LoudnessKind, target_db: float) -> None:
     for gain in (1.0, 0.05):
         recording = Recording.open((read_clip(speech_clips[0]) * gain).astype(np.int16))
         changed = normalize_loudness(recording, kind, target_db)
@@ -88,7 +86,7 @@ def test_a_recording_comes_to_the_loudness_that_was_asked_for(
         assert measure_loudness(changed, kind) == pytest.approx(target_db, abs=0.02)
 
 
-def test_one_factor_for_all_and_full_scale_is_kept() -> None:
+def test_gain_is_constant_and_does_not_clip() -> None:
     sound = (np.sin(np.arange(RATE * 3) * 0.3) * 100).astype(np.int16)
     sound[5_000] = 30_000  # a click that must not be clipped
     recording = Recording.open(encode(sound, "flac", "flac"), max_memory_s=0)
@@ -99,17 +97,17 @@ def test_one_factor_for_all_and_full_scale_is_kept() -> None:
     assert (changed.name, changed.warnings) == (recording.name, recording.warnings)
 
 
-def test_silence_stays_silent() -> None:
+def test_silence_is_not_amplified() -> None:
     hiss = np.random.default_rng(0).integers(-2, 3, RATE).astype(np.int16)
     recording = Recording.open(hiss)
     assert recording.is_silent
     assert normalize_loudness(recording, "rms") is recording
-    faint = Recording.open(hiss * np.int16(3))  # heard as sound, and under the gate of R128
+    faint = Recording.open(hiss * np.int16(3))  # not silent, but below the gate of R128
     assert not faint.is_silent
     assert normalize_loudness(faint, "ebu") is faint
 
 
-def test_what_the_pool_measured_is_what_a_recording_measures(speech_clips: list[Path]) -> None:
+def test_prep_pool_measures_the_same_loudness(speech_clips: list[Path]) -> None:
     body = wav(read_clip(speech_clips[1]))
     with PrepPool() as pool:
         for kind in ("ebu", "rms"):
@@ -119,7 +117,7 @@ def test_what_the_pool_measured_is_what_a_recording_measures(speech_clips: list[
                 np.testing.assert_array_equal(changed.samples(0, 10**6), wanted.samples(0, 10**6))
 
 
-def test_options_that_do_nothing_are_refused() -> None:
+def test_invalid_loudness_options() -> None:
     with pytest.raises(UsageError, match="no effect without loudness"):
         TranscribeOptions(loudness_target=-20)
     with pytest.raises(UsageError, match="from -70 to 0"):

@@ -1,8 +1,8 @@
 """The mel spectrogram against openai-whisper's: filters, whole files, windows cut from long recordings.
 
-The reference works in float32, whose rounding shows in faint bins beside loud ones: there it is itself up to
-4e-5 away from what its formula gives in float64. So the exact comparison is with the reference's own code run in
-float64; with its float32 result, all but one value in ten thousand must agree as closely.
+openai-whisper computes in float32, whose rounding shows in quiet bins beside loud ones, up to 4e-5 from its formula in
+float64. So the exact comparison is with its code run in float64; of its float32 result, all but one value in ten
+thousand must agree as closely.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def long_speech(speech_clips: list[Path]) -> Samples:
 
 @pytest.fixture
 def reference_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """openai-whisper's own function with doubles inside, its window and filters rounded as ever."""
+    """openai-whisper's function with doubles inside; its window and filters keep their float32 rounding."""
     hann_window, filters = torch.hann_window, whisper.audio.mel_filters
     monkeypatch.setattr(torch, "hann_window", lambda size: hann_window(size).double())
     monkeypatch.setattr(whisper.audio, "mel_filters", lambda device, n_mels: filters(device, n_mels).double())
@@ -48,7 +48,7 @@ def reference(samples: npt.NDArray[Any], n_mels: int, padding: int = PADDING) ->
 
 
 def windows(recording: Recording, n_mels: int, n_frames: int) -> npt.NDArray[np.float32]:
-    """The whole spectrogram, put together from windows as the transcriber cuts them."""
+    """The whole spectrogram, assembled from windows as the transcriber cuts them."""
     peak = mel_peak(recording, n_mels)
     parts = []
     for first in range(0, n_frames, 3_000):
@@ -67,7 +67,7 @@ def test_filters(n_mels: int) -> None:
 @pytest.mark.speech
 @pytest.mark.usefixtures("reference_in_float64")
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_equals_the_reference_in_float64(speech_clips: list[Path], n_mels: int) -> None:
+def test_equals_openai_whisper_in_float64(speech_clips: list[Path], n_mels: int) -> None:
     for clip in speech_clips[:10]:
         samples = read_clip(clip).astype(np.float32) / 32768
         expected = reference(samples.astype(np.float64), n_mels)
@@ -78,7 +78,7 @@ def test_equals_the_reference_in_float64(speech_clips: list[Path], n_mels: int) 
 @pytest.mark.speech
 @pytest.mark.usefixtures("reference_in_float64")
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_windows_of_a_long_recording_equal_the_reference_in_float64(long_speech: Samples, n_mels: int) -> None:
+def test_windows_equal_slices_of_the_whole_in_float64(long_speech: Samples, n_mels: int) -> None:
     expected = reference(long_speech.astype(np.float64), n_mels)
     got = windows(Recording.open(long_speech), n_mels, expected.shape[1])
     assert np.abs(got - expected).max() < TOLERANCE
@@ -86,7 +86,7 @@ def test_windows_of_a_long_recording_equal_the_reference_in_float64(long_speech:
 
 @pytest.mark.speech
 @pytest.mark.parametrize("n_mels", [80, 128])
-def test_equals_the_reference_in_float32(long_speech: Samples, n_mels: int) -> None:
+def test_equals_openai_whisper_in_float32(long_speech: Samples, n_mels: int) -> None:
     expected = reference(long_speech, n_mels)
     distance = np.abs(windows(Recording.open(long_speech), n_mels, expected.shape[1]) - expected)
     assert np.mean(distance > TOLERANCE) < 1e-4
@@ -94,7 +94,7 @@ def test_equals_the_reference_in_float32(long_speech: Samples, n_mels: int) -> N
 
 
 @pytest.mark.speech
-def test_without_a_peak_each_window_has_its_own(long_speech: Samples) -> None:
+def test_default_peak_is_that_of_the_window(long_speech: Samples) -> None:
     window = long_speech[480_000:960_000]
     expected = reference(window, 80, padding=0)[:, :-2]  # without padding the reference mirrors the end too
     distance = np.abs(log_mel(window, 80, n_frames=3_000)[:, :-2] - expected)
@@ -104,8 +104,8 @@ def test_without_a_peak_each_window_has_its_own(long_speech: Samples) -> None:
 
 @pytest.mark.speech
 @pytest.mark.parametrize("lead", [0, 1, 160, 199, 200, 320])
-def test_a_window_may_start_anywhere_near_the_beginning(long_speech: Samples, lead: int) -> None:
-    """Frames that reach over the start are mirrored there, wherever the window begins."""
+def test_reflection_with_any_lead(long_speech: Samples, lead: int) -> None:
+    """Frames that reach before the first sample are reflected, wherever the window starts."""
     start = np.concatenate([long_speech[200:0:-1], long_speech])  # mirrored by hand
     got = log_mel(long_speech, 80, lead=lead, n_frames=10)
     expected = log_mel(start, 80, lead=lead + 200, n_frames=10)
@@ -113,7 +113,7 @@ def test_a_window_may_start_anywhere_near_the_beginning(long_speech: Samples, le
 
 
 @pytest.mark.parametrize("n_samples", [1, 100, 160, 199, 200, 201, 399, 400, 1_000])
-def test_short_sounds(n_samples: int) -> None:
+def test_short_audio(n_samples: int) -> None:
     samples = np.random.default_rng(n_samples).normal(0, 0.1, n_samples).astype(np.float32)
     expected = reference(samples, 80)
     got = log_mel(samples, 80, n_frames=expected.shape[1])
@@ -132,7 +132,7 @@ def test_no_frames() -> None:
 
 
 @pytest.mark.parametrize("n_frames", [1, 2, 3, 255, 256, 257])
-def test_few_frames_equal_the_first_of_many(n_frames: int) -> None:
+def test_frames_do_not_depend_on_their_number(n_frames: int) -> None:
     samples = np.random.default_rng(0).normal(0, 0.1, 60_000).astype(np.float32)
     few = log_mel(samples, 80, n_frames=n_frames, peak=1.0)
     many = log_mel(samples, 80, n_frames=300, peak=1.0)
@@ -140,7 +140,7 @@ def test_few_frames_equal_the_first_of_many(n_frames: int) -> None:
 
 
 @pytest.mark.parametrize("n_mels", [40, 100, 256])
-def test_other_numbers_of_bins(n_mels: int) -> None:
+def test_other_numbers_of_mels(n_mels: int) -> None:
     mel = log_mel(np.random.default_rng(0).normal(0, 0.1, 16_000).astype(np.float32), n_mels, n_frames=100)
     assert mel.shape == (n_mels, 100)
     assert np.isfinite(mel).all()

@@ -1,4 +1,4 @@
-"""Random access to samples from memory and from disk, arrays as they are, bounded memory, nothing left behind."""
+"""Recordings: random access from memory and disk, arrays, cancellation, bounded memory, cleanup."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from choral.audio.recording import Recording
+from choral.audio.recording import Cancelled, Recording
 from choral.errors import AudioTooLarge, StorageError
 from media_files import Sound, encode, read_clip, wav
 
@@ -46,7 +46,7 @@ def test_reads_any_range(tones: Sound, max_memory_s: float) -> None:
         np.testing.assert_array_equal(np.concatenate(list(recording.pieces(7_001))), expected)
 
 
-def test_threads_may_read_from_disk_at_once(tones: Sound) -> None:
+def test_concurrent_reads_from_disk(tones: Sound) -> None:
     recording = Recording.open(wav(np.tile(tones, 20)), max_memory_s=1)
     expected = np.tile(tones, 20).astype(np.float32) / SCALE
     wrong: list[int] = []
@@ -65,7 +65,7 @@ def test_threads_may_read_from_disk_at_once(tones: Sound) -> None:
     assert wrong == []
 
 
-def test_float32_array_is_taken_as_it_is() -> None:
+def test_float32_array_is_not_copied() -> None:
     samples = np.linspace(-1.5, 1.5, 1_000, dtype=np.float32)
     recording = Recording.open(samples)
     assert np.shares_memory(recording.samples(0, 1_000), samples)
@@ -79,7 +79,7 @@ def test_arrays_of_other_types(tones: Sound) -> None:
         np.testing.assert_array_equal(Recording.open(array).samples(0, 50_000), expected)
 
 
-def test_array_that_was_not_scaled_gives_a_warning(tones: Sound) -> None:
+def test_unscaled_array_warns(tones: Sound) -> None:
     assert "full scale is 1" in Recording.open(tones.astype(np.float32)).warnings[0]
     assert Recording.open(tones).warnings == ()
 
@@ -110,7 +110,7 @@ def test_too_long(tones: Sound) -> None:
         Recording.open(wav(tones), max_duration_s=2)
 
 
-def test_forgotten_closed_and_failed_recordings_leave_no_file_open(tones: Sound, tmp_path: Path) -> None:
+def test_no_descriptor_leaks(tones: Sound, tmp_path: Path) -> None:
     path = tmp_path / "tones.wav"
     path.write_bytes(wav(tones))
     before = open_files()
@@ -125,7 +125,7 @@ def test_forgotten_closed_and_failed_recordings_leave_no_file_open(tones: Sound,
     assert open_files() == before
 
 
-def test_a_closed_recording_holds_no_samples(tones: Sound) -> None:
+def test_close_frees_the_samples(tones: Sound) -> None:
     samples = tones.copy()
     held = weakref.ref(samples)
     recording = Recording.open(samples)
@@ -135,7 +135,7 @@ def test_a_closed_recording_holds_no_samples(tones: Sound) -> None:
     assert recording.n_samples == 50_000
 
 
-def test_a_failing_progress_callback_leaves_no_file_open(tones: Sound) -> None:
+def test_failing_progress_callback_closes_the_file(tones: Sound) -> None:
     def fail(done_s: float, total_s: float | None) -> None:
         raise KeyboardInterrupt
 
@@ -145,13 +145,28 @@ def test_a_failing_progress_callback_leaves_no_file_open(tones: Sound) -> None:
     assert open_files() == before
 
 
+def test_cancel_event_ends_decoding_and_reading(tones: Sound) -> None:
+    event = threading.Event()
+    with Recording.open(wav(tones), max_memory_s=1.0, cancel_event=event) as recording:
+        assert recording.samples(0, 100).size == 100
+        louder = recording.amplified(2.0)
+        event.set()
+        for cancelled in (recording, louder):
+            with pytest.raises(Cancelled):
+                cancelled.samples(0, 100)
+    with pytest.raises(Cancelled):
+        Recording.open(wav(tones), cancel_event=event)
+    with Recording.open(tones, cancel_event=event) as array, pytest.raises(Cancelled):
+        next(array.pieces(10))
+
+
 def test_full_disk(tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
     with pytest.raises(StorageError, match=r"no space left in .*set TMPDIR"):
         Recording.open(wav(np.tile(tones, 4)), max_memory_s=0)
 
 
-def test_no_folder_for_temporary_files(tones: Sound, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_temporary_folder(tones: Sound, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(StorageError, match="set TMPDIR"):
         Recording.open(wav(tones), max_memory_s=0)
@@ -215,11 +230,11 @@ def peak_growth_mb(hours: float, max_memory_s: float, clip: Sound, folder: Path)
 
 
 @pytest.mark.speech
-def test_an_hour_needs_little_memory(speech_clips: list[Path], tmp_path: Path) -> None:
+def test_memory_of_one_hour(speech_clips: list[Path], tmp_path: Path) -> None:
     assert peak_growth_mb(1, 60, read_clip(speech_clips[0]), tmp_path) < 40  # the samples alone are 115 MB
 
 
 @pytest.mark.slow
 @pytest.mark.speech
-def test_ten_hours_need_little_memory(speech_clips: list[Path], tmp_path: Path) -> None:
+def test_memory_of_ten_hours(speech_clips: list[Path], tmp_path: Path) -> None:
     assert peak_growth_mb(10, 1_200, read_clip(speech_clips[0]), tmp_path) < 200  # the samples alone are 1.15 GB

@@ -1,4 +1,4 @@
-"""The voice detector against faster-whisper's use of the same model, and the rules that turn it into spans."""
+"""The voice detector against faster-whisper, which runs the same model, and the rules for spans."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def speech(speech_clips: list[Path]) -> np.ndarray:  # type: ignore[type-arg]
 
 
 @pytest.mark.speech
-def test_probabilities_equal_the_peers(speech: np.ndarray) -> None:  # type: ignore[type-arg]
+def test_probabilities_equal_faster_whisper(speech: np.ndarray) -> None:  # type: ignore[type-arg]
     got = speech_probabilities(Recording.open(speech))
     padded = np.pad(speech.astype(np.float32) / 32768, (0, 512 - len(speech) % 512))
     expected = get_vad_model()(padded)
@@ -49,7 +49,7 @@ def test_probabilities_do_not_depend_on_pieces(
 @pytest.mark.speech
 @pytest.mark.parametrize(("threshold", "pad_s"), [(0.3, 0.2), (0.5, 0.0), (0.8, 0.6)])
 @pytest.mark.parametrize("min_silence_s", [0.1, 0.5, 2.0])
-def test_spans_equal_the_peers(
+def test_spans_equal_faster_whisper(
     speech: np.ndarray,  # type: ignore[type-arg]
     threshold: float,
     pad_s: float,
@@ -67,13 +67,13 @@ def test_spans_equal_the_peers(
     assert len(got) >= 1
 
 
-def test_silence_and_noise_are_no_speech() -> None:
+def test_silence_and_noise_have_no_spans() -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, 160_000).astype(np.float32)
     for samples in (np.zeros(160_000, np.float32), noise):
         assert find_speech(Recording.open(samples), threshold=0.5, min_silence_s=0.5, pad_s=0.2).spans == ()
 
 
-def test_one_sample_is_heard() -> None:
+def test_single_sample() -> None:
     assert speech_probabilities(Recording.open(np.zeros(1, np.float32))).shape == (1,)
 
 
@@ -88,20 +88,20 @@ SPANS = [
     ([0.1, 0.1, 0.1], []),
     ([0.9, 0.9, 0.9], [(0, 3)]),
     ([0.1, 0.9, 0.1, 0.1, 0.1], [(1, 2)]),
-    ([0.1, 0.9, 0.1, 0.1, 0.9, 0.1, 0.1, 0.1], [(1, 5)]),  # a silence too short to end it
-    ([0.1, 0.9, 0.4, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1], [(1, 6)]),  # neither speech nor silence: it goes on
-    ([0.4, 0.4, 0.9], [(2, 3)]),  # and does not start
-    ([0.9, 0.1, 0.4, 0.1, 0.9], [(0, 1), (4, 5)]),  # and does not end a silence
-    ([0.9, 0.1], [(0, 2)]),  # the end comes before the silence is long enough
+    ([0.1, 0.9, 0.1, 0.1, 0.9, 0.1, 0.1, 0.1], [(1, 5)]),  # a silence too short to end the span
+    ([0.1, 0.9, 0.4, 0.4, 0.4, 0.4, 0.1, 0.1, 0.1], [(1, 6)]),  # between the thresholds: speech continues
+    ([0.4, 0.4, 0.9], [(2, 3)]),  # between the thresholds: no speech starts
+    ([0.9, 0.1, 0.4, 0.1, 0.9], [(0, 1), (4, 5)]),  # between the thresholds: the silence continues
+    ([0.9, 0.1], [(0, 2)]),  # the recording ends before the silence is long enough
 ]
 
 
 @pytest.mark.parametrize(("probabilities", "expected"), SPANS)
-def test_rules(probabilities: list[float], expected: list[tuple[int, int]]) -> None:
+def test_span_rules(probabilities: list[float], expected: list[tuple[int, int]]) -> None:
     assert spans_of(probabilities) == expected
 
 
-def test_short_speech_is_left_out() -> None:
+def test_short_speech_is_dropped() -> None:
     assert spans_of([0.9, 0.1, 0.1, 0.1, 0.9, 0.9, 0.1, 0.1, 0.1], min_speech_s=0.05) == [(4, 6)]
 
 

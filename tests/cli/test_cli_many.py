@@ -7,7 +7,6 @@ import re
 import shlex
 import shutil
 import subprocess
-import threading
 import time
 import wave
 from collections.abc import Callable, Iterator
@@ -15,12 +14,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import choral as package
 from choral import formats
-from choral.audio.recording import Cancelled, Recording
 from choral.cli.batch_run import BatchOptions, BatchRun
 from choral.cli.executors import LocalExecutor
 from choral.cli.failures import Failures
@@ -227,19 +224,3 @@ def test_no_room_for_temporary_files_ends_the_run(clips: list[Path], tiny_en_pt:
     told, error = done.stderr.splitlines()
     assert re.match(r"choral: stopped; [01] of 2 done", told)
     assert re.match(r"choral: cannot write a temporary file in .* \(File too large\): set TMPDIR to ", error)
-
-
-def test_a_recording_that_nobody_wants_any_more_gives_no_samples(clips: list[Path]) -> None:
-    over = threading.Event()
-    with Recording.open(str(clips[0]), max_memory_s=1.0, cancel_event=over) as recording:
-        assert recording.samples(0, 100).size == 100
-        over.set()
-        with pytest.raises(Cancelled):
-            recording.samples(0, 100)
-        with pytest.raises(Cancelled):
-            Recording.open(str(clips[0]), max_memory_s=1.0, cancel_event=over)
-        with (
-            Recording.open(np.zeros(100, np.float32), max_memory_s=1.0, cancel_event=over) as made,
-            pytest.raises(Cancelled),
-        ):
-            next(made.pieces(10))

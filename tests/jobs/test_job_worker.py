@@ -143,7 +143,7 @@ def test_malicious_jobs_do_not_affect_others(
     server.add("/redirect", redirect="http://169.254.169.254/latest/meta-data")
     server.add("/slow", clip, delay_s=60.0)
     malicious = {
-        client.submit(folder / "segfault.wav", by_path=True): ("failed", "ended the decoder"),
+        client.submit(folder / "segfault.wav", by_path=True): ("failed", "crashed the decoder"),
         client.submit(folder / "hang.wav", by_path=True): ("failed", "could not be decoded in 2 s"),
         client.submit(folder / "bomb.flac", by_path=True): ("failed", "longer than 60 s"),
         client.submit(f"{server.url}/redirect"): ("failed", "not a host on the public internet"),

@@ -1,4 +1,4 @@
-"""Windows cut from a recording against the spectrogram of the whole of it, wherever its loudest place lies."""
+"""Windows against slices of the whole spectrogram, wherever its peak is; clips and where they are cut."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from choral.audio.mel import log_mel, mel_peak
 from choral.audio.recording import Recording
-from choral.longform.cuts import Cutter, n_mel_frames
+from choral.longform.cuts import Clip, Cutter, clips_from, cut_to_windows, n_mel_frames
 
 RATE, N_MELS = 16_000, 80
 
@@ -21,10 +21,10 @@ def recording_of(n_samples: int, loudest: int, jfk: Path) -> Recording:
     return Recording.open(samples)
 
 
-# In the last two cases some frame that hears the end lies behind the window.
+# In the last two cases a frame that covers the end is outside the window.
 @pytest.mark.parametrize("n_samples", [8_000, 111_999, 112_000, 112_159, 30 * RATE - 200, 30 * RATE - 199, 30 * RATE])
 @pytest.mark.parametrize("place", [0.0, 0.5, 1.0])
-def test_the_first_window_of_a_short_recording(jfk: Path, n_samples: int, place: float) -> None:
+def test_first_window_of_a_short_recording(jfk: Path, n_samples: int, place: float) -> None:
     recording = recording_of(n_samples, round(place * (n_samples - 1)), jfk)
     n_frames = n_mel_frames(recording)
     window = Cutter(recording, N_MELS).cut(0, n_frames)
@@ -36,7 +36,7 @@ def test_the_first_window_of_a_short_recording(jfk: Path, n_samples: int, place:
 
 
 @pytest.mark.parametrize("start", [1, 2, 300])
-def test_later_windows_are_scaled_to_what_lies_before_them(jfk: Path, start: int) -> None:
+def test_later_window_uses_the_peak_of_the_recording(jfk: Path, start: int) -> None:
     recording = recording_of(5 * RATE, 0, jfk)
     n_frames = n_mel_frames(recording) - start
     window = Cutter(recording, N_MELS).cut(start, n_frames)
@@ -45,6 +45,39 @@ def test_later_windows_are_scaled_to_what_lies_before_them(jfk: Path, start: int
     np.testing.assert_allclose(window.log_mel(N_MELS)[:, :n_frames], whole[:, start:], rtol=0, atol=1e-5)
 
 
-def test_the_opening_is_scaled_to_all_of_a_long_recording(jfk: Path) -> None:
+def test_first_window_of_a_long_recording_uses_its_peak(jfk: Path) -> None:
     recording = recording_of(40 * RATE, 40 * RATE - 1, jfk)
     assert Cutter(recording, N_MELS).first_window().mel_peak == mel_peak(recording, N_MELS)
+
+
+def test_long_speech_is_cut_at_quiet_places() -> None:
+    audio = np.random.default_rng(1).normal(0, 0.1, 100 * RATE).astype(np.float32)
+    quiet = [25.0, 50.5, 76.0]  # seconds
+    for second in quiet:
+        audio[round((second - 0.15) * RATE) : round((second + 0.15) * RATE)] = 0
+    with Recording.open(audio) as recording:
+        windows = cut_to_windows(recording, [Clip(0, 10_000)])
+    assert [window.start for window in windows] == [0, *(clip.stop for clip in windows[:-1])]
+    assert windows[-1].stop == 10_000
+    assert all(window.stop - window.start <= 3000 for window in windows)
+    assert [window.stop / 100 for window in windows[:3]] == pytest.approx(quiet, abs=0.1)
+
+
+def test_neighbouring_clips_share_a_window() -> None:
+    with Recording.open(np.ones(100 * RATE, dtype=np.float32)) as recording:
+        windows = cut_to_windows(recording, [Clip(0, 900), Clip(1200, 2000), Clip(2500, 2990), Clip(3100, 4000)])
+    assert windows == [Clip(0, 2990), Clip(3100, 4000)]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "clips"),
+    [
+        ((), [Clip(0, 1000)]),
+        ((2.0,), [Clip(200, 1000)]),
+        ((1.0, 3.0), [Clip(100, 300)]),
+        ((1.0, 3.0, 8.0, 99.0), [Clip(100, 300), Clip(800, 1000)]),
+        ((50.0,), []),
+    ],
+)
+def test_clips_from(seconds: tuple[float, ...], clips: list[Clip]) -> None:
+    assert clips_from(seconds, 1000) == clips

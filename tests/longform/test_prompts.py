@@ -1,4 +1,4 @@
-"""What a window is told, and when it is forgotten."""
+"""The prompt of each window, and what resets it."""
 
 from dataclasses import replace
 
@@ -15,59 +15,59 @@ def prompts(**options: object) -> Prompts:
     return Prompts(TranscribeOptions.of(**options), TOKENIZER, 448, has_prefix=True)
 
 
-def said(*tokens: int) -> list[Segment]:
+def segments(*tokens: int) -> list[Segment]:
     return [replace(SEGMENT, tokens=tokens)]
 
 
-def test_the_text_before_is_told_up_to_its_limit():
-    memory = prompts()
-    assert memory.prompt() == ()
-    memory.remember(said(*range(100)), 0.0)
-    memory.remember(said(*range(100, 400)), 0.0)
-    assert memory.prompt() == tuple(range(400 - 223, 400))
+def test_history_is_truncated_to_max_tokens():
+    history = prompts()
+    assert history.prompt() == ()
+    history.remember(segments(*range(100)), 0.0)
+    history.remember(segments(*range(100, 400)), 0.0)
+    assert history.prompt() == tuple(range(400 - 223, 400))
 
 
-def test_a_hot_window_is_not_trusted():
-    memory = prompts(initial_prompt="names")
-    memory.remember(said(1, 2), 0.5)
-    assert memory.prompt()[-2:] == (1, 2)
-    memory.remember(said(3), 0.6)
-    assert memory.prompt() == ()
+def test_high_temperature_resets_the_history():
+    history = prompts(initial_prompt="names")
+    history.remember(segments(1, 2), 0.5)
+    assert history.prompt()[-2:] == (1, 2)
+    history.remember(segments(3), 0.6)
+    assert history.prompt() == ()
 
 
-def test_without_conditioning_only_the_first_window_is_prompted():
-    memory = prompts(initial_prompt="names", condition_on_previous_text=False)
-    assert memory.prompt() == tuple(TOKENIZER.encode(" names"))
-    memory.remember(said(1, 2), 0.0)
-    assert memory.prompt() == ()
+def test_no_conditioning_prompts_only_the_first_window():
+    history = prompts(initial_prompt="names", condition_on_previous_text=False)
+    assert history.prompt() == tuple(TOKENIZER.encode(" names"))
+    history.remember(segments(1, 2), 0.0)
+    assert history.prompt() == ()
 
 
-def test_a_carried_prompt_stays_with_every_window():
-    memory = prompts(initial_prompt="names", carry_initial_prompt=True)
+def test_carry_initial_prompt():
+    history = prompts(initial_prompt="names", carry_initial_prompt=True)
     names = tuple(TOKENIZER.encode(" names"))
-    memory.remember(said(*range(300)), 0.0)
-    assert memory.prompt() == names + tuple(range(300))[-(223 - len(names)) :]
-    memory.remember(said(7), 1.0)
-    assert memory.prompt() == names
+    history.remember(segments(*range(300)), 0.0)
+    assert history.prompt() == names + tuple(range(300))[-(223 - len(names)) :]
+    history.remember(segments(7), 1.0)
+    assert history.prompt() == names
 
 
-def test_hotwords_stay_and_leave_room_for_the_rest():
-    memory = prompts(hotwords="alpha " * 400)
-    assert len(memory.prompt()) == 111
-    memory.remember(said(*range(300)), 0.0)
-    assert len(memory.prompt()) == 223
-    assert memory.prompt()[-112:] == tuple(range(300))[-112:]
+def test_hotwords_take_at_most_half():
+    history = prompts(hotwords="alpha " * 400)
+    assert len(history.prompt()) == 111
+    history.remember(segments(*range(300)), 0.0)
+    assert len(history.prompt()) == 223
+    assert history.prompt()[-112:] == tuple(range(300))[-112:]
 
 
-def test_a_very_long_carried_prompt_keeps_its_end():
-    memory = prompts(initial_prompt="one two three " * 200, carry_initial_prompt=True)
-    assert len(memory.prompt()) == 223
-    memory.remember(said(1, 2, 3), 0.0)
-    assert len(memory.prompt()) == 223
+def test_long_carried_prompt_is_truncated():
+    history = prompts(initial_prompt="one two three " * 200, carry_initial_prompt=True)
+    assert len(history.prompt()) == 223
+    history.remember(segments(1, 2, 3), 0.0)
+    assert len(history.prompt()) == 223
 
 
-def test_the_prefix_is_for_the_first_window():
-    memory = prompts(prefix="Well")
-    assert memory.prefix == tuple(TOKENIZER.encode(" Well"))
-    memory.remember(said(1), 0.0)
-    assert memory.prefix == ()
+def test_prefix_is_for_the_first_window():
+    history = prompts(prefix="Well")
+    assert history.prefix == tuple(TOKENIZER.encode(" Well"))
+    history.remember(segments(1), 0.0)
+    assert history.prefix == ()

@@ -1,4 +1,4 @@
-"""The log-probability of every token: with every engine and search, and kept by what a transcript goes through."""
+"""Token log-probabilities: with every engine and search, through JSON and back."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def model(request: pytest.FixtureRequest, tiny_en_pt: Path) -> Iterator[Model]:
 
 
 def check(transcript: Transcript) -> None:
-    """One window: with what the end of text was worth, its tokens make up the average that the window has."""
+    """The token log-probabilities of a window, plus that of the end of text, add up to its average."""
     logprobs = [logprob for segment in transcript.segments for logprob in segment.token_logprobs or ()]
     assert len(logprobs) == sum(len(segment.tokens) for segment in transcript.segments) > 20
     assert max(logprobs) <= 0
@@ -30,12 +30,12 @@ def check(transcript: Transcript) -> None:
     assert -3 < end <= 1e-2
 
 
-def test_greedy_and_samples(model: Model, jfk: Path) -> None:
+def test_greedy_and_sampling(model: Model, jfk: Path) -> None:
     check(model.transcribe(jfk, token_logprobs=True))
     check(model.transcribe(jfk, token_logprobs=True, temperature=0.2, best_of=3))
 
 
-def test_beams(model: Model, jfk: Path) -> None:
+def test_beam_search(model: Model, jfk: Path) -> None:
     if model.engine == "torch":
         check(model.transcribe(jfk, token_logprobs=True, beam_size=3))
     else:
@@ -43,22 +43,22 @@ def test_beams(model: Model, jfk: Path) -> None:
             model.transcribe(jfk, token_logprobs=True, beam_size=3)
 
 
-def test_a_prefix_is_not_counted(model: Model, jfk: Path) -> None:
+def test_prefix_tokens_are_excluded(model: Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk, token_logprobs=True, prefix=" And so my fellow", timestamps=False)
     (segment,) = transcript.segments
     assert segment.token_logprobs is not None
     assert len(segment.token_logprobs) == len(segment.tokens)
     assert model.text_tokens(segment)[0].text == b" Americans"
-    assert model.text_tokens(segment)[0].logprob > -0.5  # it heard the word, and was sure of it
+    assert model.text_tokens(segment)[0].logprob > -0.5  # a word that is clearly audible
 
 
-def test_tokens_spell_the_text(model: Model, jfk: Path) -> None:
+def test_tokens_decode_to_the_text(model: Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk, token_logprobs=True)
     tokens = [token for segment in transcript.segments for token in model.text_tokens(segment)]
     assert b"".join(token.text for token in tokens).decode() == transcript.text
 
 
-def test_only_for_those_who_ask(model: Model, jfk: Path) -> None:
+def test_absent_by_default(model: Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk)
     assert [segment.token_logprobs for segment in transcript.segments] == [None] * len(transcript.segments)
     assert "token_logprobs" not in render(transcript, "verbose_json")
@@ -66,8 +66,8 @@ def test_only_for_those_who_ask(model: Model, jfk: Path) -> None:
         model.text_tokens(transcript.segments[0])
 
 
-def test_written_and_read_again(model: Model, jfk: Path) -> None:
+def test_json_round_trip(model: Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk, token_logprobs=True)
     assert transcript_from_json(transcript_to_json(transcript)) == transcript
     written = json.loads(render(transcript, "verbose_json"))["segments"]
-    assert [tuple(own["token_logprobs"]) for own in written] == [own.token_logprobs for own in transcript.segments]
+    assert [tuple(s["token_logprobs"]) for s in written] == [s.token_logprobs for s in transcript.segments]

@@ -1,4 +1,4 @@
-"""Single windows: the same tokens and scores as openai-whisper, over many real clips and ways of decoding."""
+"""Single windows: the same tokens and scores as openai-whisper, over many real clips and decoding options."""
 
 from __future__ import annotations
 
@@ -18,53 +18,57 @@ from choral.longform.fallback import needs_fallback, score
 from choral.types import TranscribeOptions
 from oracle import Pair
 
-CLIPS = {"en": 8, "es": 7, "fr": 8, "it": 7, "ru": 7}  # and the five sentences of LibriVox
+CLIPS = {"en": 8, "es": 7, "fr": 8, "it": 7, "ru": 7}  # plus the five LibriVox sentences
 
 
 @dataclass(frozen=True)
-class Way:
-    """One way of decoding, in Choral's words and in the reference's."""
+class DecodeCase:
+    """Decoding options by Choral's names and by openai-whisper's."""
 
-    ours: dict[str, Any] = field(default_factory=dict)
-    theirs: dict[str, Any] = field(default_factory=dict)
+    params: dict[str, Any] = field(default_factory=dict)
+    oracle_options: dict[str, Any] = field(default_factory=dict)
     prompt: str | None = None
     prefix: str | None = None
 
 
-WAYS = {
-    "greedy": Way(),
-    "beam": Way({"n_candidates": 5}, {"beam_size": 5}),
-    "patient beam": Way(
+CASES = {
+    "greedy": DecodeCase(),
+    "beam": DecodeCase({"n_candidates": 5}, {"beam_size": 5}),
+    "patient beam": DecodeCase(
         {"n_candidates": 3, "patience": 2.0, "length_penalty": 0.5},
         {"beam_size": 3, "patience": 2.0, "length_penalty": 0.5},
     ),
-    "no timestamps": Way({"timestamps": False}, {"without_timestamps": True}),
-    "no timestamps, beam": Way({"timestamps": False, "n_candidates": 5}, {"without_timestamps": True, "beam_size": 5}),
-    "prompt": Way(prompt="Asterisk, voicemail, conference, extension."),
-    "prefix": Way(prefix="Please", ours={"timestamps": False}, theirs={"without_timestamps": True}),
-    "translate": Way({"task": "translate"}, {"task": "translate"}),
-    "few tokens": Way({"max_tokens": 5}, {"sample_len": 5}),
+    "no timestamps": DecodeCase({"timestamps": False}, {"without_timestamps": True}),
+    "no timestamps, beam": DecodeCase(
+        {"timestamps": False, "n_candidates": 5}, {"without_timestamps": True, "beam_size": 5}
+    ),
+    "prompt": DecodeCase(prompt="Asterisk, voicemail, conference, extension."),
+    "prefix": DecodeCase(prefix="Please", params={"timestamps": False}, oracle_options={"without_timestamps": True}),
+    "translate": DecodeCase({"task": "translate"}, {"task": "translate"}),
+    "few tokens": DecodeCase({"max_tokens": 5}, {"sample_len": 5}),
 }
-# Every clip is decoded greedily and with beams; the other ways take turns, so that each sees clips of every language.
-ALWAYS = ("greedy", "beam")
-IN_TURN = tuple(name for name in WAYS if name not in ALWAYS)
+# Every clip is decoded greedily and with beams; the other cases alternate, so that each gets clips of every language.
+ALCASES = ("greedy", "beam")
+ALTERNATING = tuple(name for name in CASES if name not in ALCASES)
 
 
-def compare(pair: Pair, recording: Recording, features: torch.Tensor, language: str, way: Way) -> None:
+def compare(pair: Pair, recording: Recording, features: torch.Tensor, language: str, case: DecodeCase) -> None:
     tokenizer = pair.tokenizer
     expected = whisper.decode(
         pair.oracle,
         features,
-        whisper.DecodingOptions(language=language, fp16=False, prompt=way.prompt, prefix=way.prefix, **way.theirs),
+        whisper.DecodingOptions(
+            language=language, fp16=False, prompt=case.prompt, prefix=case.prefix, **case.oracle_options
+        ),
     )
-    work = DecodeParams(
+    params = DecodeParams(
         language=language,
         suppress_tokens=tokenizer.suppressed((-1,)),
-        prompt=tuple(tokenizer.encode(" " + way.prompt)) if way.prompt else (),
-        prefix=tuple(tokenizer.encode(" " + way.prefix)) if way.prefix else (),
-        **way.ours,
+        prompt=tuple(tokenizer.encode(" " + case.prompt)) if case.prompt else (),
+        prefix=tuple(tokenizer.encode(" " + case.prefix)) if case.prefix else (),
+        **case.params,
     )
-    decoded = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), work)).result()
+    decoded = pair.engine.submit(Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), params)).result()
     assert list(decoded.tokens) == expected.tokens
     assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)
     assert decoded.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-3)
@@ -95,8 +99,8 @@ def test_multilingual(part: int, tiny: Pair, clips: list[tuple[str, Path]]) -> N
         language, path = clips[i]
         with Recording.open(path) as recording:
             features = encoded(tiny, recording)
-            for name in (*ALWAYS, IN_TURN[i % len(IN_TURN)]):
-                compare(tiny, recording, features, language, WAYS[name])
+            for name in (*ALCASES, ALTERNATING[i % len(ALTERNATING)]):
+                compare(tiny, recording, features, language, CASES[name])
             compare_languages(tiny, recording, features)
             compare_fallback(tiny, recording, features, language)
 
@@ -106,8 +110,8 @@ def test_english_only(tiny_en: Pair, clips: list[tuple[str, Path]]) -> None:
         assert language == "en"
         with Recording.open(path) as recording:
             features = encoded(tiny_en, recording)
-            for name in (*ALWAYS, "no timestamps"):
-                compare(tiny_en, recording, features, "en", WAYS[name])
+            for name in (*ALCASES, "no timestamps"):
+                compare(tiny_en, recording, features, "en", CASES[name])
 
 
 def compare_languages(pair: Pair, recording: Recording, features: torch.Tensor) -> None:
@@ -120,22 +124,22 @@ def compare_languages(pair: Pair, recording: Recording, features: torch.Tensor) 
 
 
 def compare_fallback(pair: Pair, recording: Recording, features: torch.Tensor, language: str) -> None:
-    """Whether temperature 0 stands, with thresholds close to this clip's own numbers on either side."""
+    """Whether temperature 0 is accepted, with thresholds just below and above this clip's scores."""
     audio = whisper.pad_or_trim(recording.samples(0, recording.n_samples))
     first = whisper.decode(pair.oracle, features, whisper.DecodingOptions(language=language, fp16=False))
-    work = DecodeParams(language=language, suppress_tokens=pair.tokenizer.suppressed((-1,)))
-    window = Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), work)
+    params = DecodeParams(language=language, suppress_tokens=pair.tokenizer.suppressed((-1,)))
+    window = Window(Cutter(recording, pair.oracle.dims.n_mels).first_window(), params)
     attempt = score(pair.engine.submit(window).result(), 0.0, pair.tokenizer)
     decisions = []
     for thresholds in thresholds_around(first):
-        ours = needs_fallback(attempt, TranscribeOptions(**thresholds))
-        assert ours == falls_back(pair, audio, first, thresholds), thresholds
-        decisions.append(ours)
+        decision = needs_fallback(attempt, TranscribeOptions(**thresholds))
+        assert decision == falls_back(pair, audio, first, thresholds), thresholds
+        decisions.append(decision)
     assert set(decisions) == {True, False}
 
 
 def thresholds_around(result: whisper.DecodingResult) -> list[dict[str, Any]]:
-    """Each threshold just below and just above what the clip has; the others out of the way."""
+    """Each threshold just below and just above the clip's score, the others off."""
     off = {"compression_ratio_threshold": None, "logprob_threshold": None, "no_speech_threshold": None}
     improbable = {**off, "logprob_threshold": result.avg_logprob + 0.01}
     return [
@@ -154,7 +158,7 @@ class FellBack(Exception):
 
 
 def falls_back(pair: Pair, audio: Any, first: whisper.DecodingResult, thresholds: dict[str, Any]) -> bool:
-    """Lets the reference score its own result at temperature 0: a second try of the window means that it fell."""
+    """Whether openai-whisper rejects its own result at temperature 0: it then decodes the window again."""
     calls: list[float] = []
 
     def decode(mel: torch.Tensor, options: whisper.DecodingOptions) -> whisper.DecodingResult:

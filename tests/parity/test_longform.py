@@ -1,4 +1,4 @@
-"""Long recordings: the same segments, words and texts as openai-whisper, over speech, pauses, noise and silence."""
+"""Long recordings with pauses, noise and silence: the same segments, words and text as openai-whisper."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def joined(paths: list[Path], minutes: float, seed: int) -> np.ndarray:
 
 
 def compare(segments: tuple[Segment, ...], expected: list[dict[str, Any]]) -> None:
-    """The reference leaves emptied segments in its list; Choral drops them."""
-    wanted = [segment for segment in expected if segment["text"]]
-    assert [segment.text for segment in segments] == [segment["text"] for segment in wanted]
-    for found, theirs in zip(segments, wanted, strict=True):
+    """openai-whisper keeps emptied segments in its list; Choral drops them."""
+    expected = [segment for segment in expected if segment["text"]]
+    assert [segment.text for segment in segments] == [segment["text"] for segment in expected]
+    for found, theirs in zip(segments, expected, strict=True):
         assert list(found.tokens) == theirs["tokens"]
         assert found.seek == theirs["seek"]
         assert (found.start, found.end) == pytest.approx((theirs["start"], theirs["end"]), abs=1e-6)
@@ -74,7 +74,7 @@ def english(speech_clips: list[Path], prompts: Callable[[str, int], tuple[Path, 
 
 
 @pytest.mark.parametrize("minutes", [5.5, pytest.param(20.5, marks=pytest.mark.slow)])
-def test_many_minutes(minutes: float, tiny_en: Pair, english: list[Path]) -> None:
+def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=minutes, seed=1)
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False)
     found = tiny_en.choral.transcribe(audio, temperature=0.0)
@@ -98,15 +98,15 @@ def test_many_minutes(minutes: float, tiny_en: Pair, english: list[Path]) -> Non
 def test_options(options: dict[str, Any], minutes: float, tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=minutes, seed=len(options))
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False, **options)
-    ours = dict(options)
-    if ours.pop("without_timestamps", False):
-        ours["timestamps"] = False
-    found = tiny_en.choral.transcribe(audio, temperature=0.0, **ours)
+    choral_options = dict(options)
+    if choral_options.pop("without_timestamps", False):
+        choral_options["timestamps"] = False
+    found = tiny_en.choral.transcribe(audio, temperature=0.0, **choral_options)
     compare(found.segments, expected["segments"])
     assert found.text == expected["text"]
 
 
-def test_clips_of_a_recording(tiny_en: Pair, english: list[Path]) -> None:
+def test_clip_timestamps(tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=2, seed=9)
     clips = [5.0, 31.5, 40.0, 95.0]
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False, clip_timestamps=clips)
@@ -116,7 +116,7 @@ def test_clips_of_a_recording(tiny_en: Pair, english: list[Path]) -> None:
 
 @pytest.mark.parametrize("language", ["es", "fr", "it", "ru"])
 def test_other_languages(language: str, tiny: Pair, prompts: Callable[[str, int], tuple[Path, ...]]) -> None:
-    """Language detected, words on: other alphabets and other punctuation."""
+    """With language detection and word timestamps: other alphabets and other punctuation."""
     audio = joined(list(prompts(language, 9)), minutes=1, seed=3)
     expected = tiny.oracle.transcribe(audio, temperature=0.0, fp16=False, word_timestamps=True)
     found = tiny.choral.transcribe(audio, temperature=0.0, word_timestamps=True)

@@ -1,4 +1,4 @@
-"""Models of other shapes, with random weights: large-v3's bins and vocabulary, distilled decoders, odd sizes."""
+"""Models of other shapes with random weights: mel bins and vocabulary of large-v3, distilled decoders, odd sizes."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def random_checkpoint(dims: ModelDims) -> Checkpoint:
 
 
 @pytest.mark.parametrize("dims", SHAPES.values(), ids=SHAPES.keys())
-def test_shape(dims: ModelDims, jfk: Path) -> None:
+def test_random_model_of_shape(dims: ModelDims, jfk: Path) -> None:
     for pair in pair_of(random_checkpoint(dims)):
         with Recording.open(jfk) as recording:
             audio = whisper.pad_or_trim(torch.tensor(recording.samples(0, recording.n_samples)))
@@ -53,9 +53,9 @@ def test_shape(dims: ModelDims, jfk: Path) -> None:
 def compare(pair: Pair, mel: torch.Tensor, window: object, beams: int) -> None:
     options = whisper.DecodingOptions(language="en", fp16=False, sample_len=12, beam_size=beams if beams > 1 else None)
     expected = whisper.decode(pair.oracle, mel, options)
-    work = DecodeParams(
+    params = DecodeParams(
         language="en", max_tokens=12, n_candidates=beams, suppress_tokens=pair.tokenizer.suppressed((-1,))
     )
-    decoded = pair.engine.submit(Window(window, work)).result()  # type: ignore[arg-type]
+    decoded = pair.engine.submit(Window(window, params)).result()  # type: ignore[arg-type]
     assert list(decoded.tokens) == expected.tokens
     assert decoded.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-3)

@@ -130,7 +130,7 @@ class Decoder:
         if self._media.is_float:
             samples = channels_of(frame)
             if not np.isfinite(samples.min()) or not np.isfinite(samples.max()):
-                raise BadSamples(f"{self.name} has samples that are not numbers or infinite: export it again")
+                raise BadSamples(f"{self.name} has samples that are NaN or infinite: export it again")
 
     def _end_s(self) -> float:
         """Where the last frame ends by the file's timestamps; computed once, at the end, because it is slow."""
@@ -144,13 +144,13 @@ class Decoder:
             return
         if self._failures:
             raise NotAudio(f"{self.name} is damaged: nothing in it could be decoded; export or download it again")
-        raise AudioEmpty(f"{self.name} has no sound in it: there is not one sample")
+        raise AudioEmpty(f"{self.name} has no audio in it: it decodes to no samples")
 
     def _warnings(self) -> Iterator[str]:
         decoded_s = self._n_samples / SAMPLE_RATE
         if self._failures:
-            places = "one damaged place was" if self._failures == 1 else f"{self._failures} damaged places were"
-            yield f"{self.name}: {places} skipped"
+            sections = "one damaged section was" if self._failures == 1 else f"{self._failures} damaged sections were"
+            yield f"{self.name}: {sections} skipped"
         header_s = self._media.header_s
         if header_s is not None and max(decoded_s, self._end_s()) < header_s - MIN_MISSING_S:
             yield f"{self.name} ends early: transcribed the first {decoded_s:.1f} s of {header_s:.1f} s"

@@ -107,7 +107,7 @@ class SourceReader:
         self._busy_s += time.monotonic() - self._returned_s
         if self._busy_s > MAX_BUSY_S and self._pending is None:
             self._pending = NotAudio(
-                f"{self._source.name}: no sound was found in {MAX_BUSY_S:.0f} s of searching, it is damaged; "
+                f"{self._source.name}: no audio was found in {MAX_BUSY_S:.0f} s of decoding, so it is damaged; "
                 "convert it to wav or flac and try again"
             )
 
@@ -174,12 +174,12 @@ def _empty_file(url: str, flags: int, options: dict[str, str]) -> io.BytesIO:
 def _audio_stream(container: av.container.InputContainer, name: str) -> AudioStream:
     streams = container.streams
     if not streams.audio and streams.video:
-        raise NoAudioTrack(f"{name} is a video without sound: there is nothing to transcribe")
+        raise NoAudioTrack(f"{name} is a video without audio: there is nothing to transcribe")
     if not streams.audio:
-        raise NotAudio(f"{name} holds no sound: check that it is the right file")
+        raise NotAudio(f"{name} has no audio in it: check that it is the right file")
     decodable = [stream for stream in streams.audio if stream.codec_context is not None]
     if not decodable:
-        raise NotAudio(f"no decoder knows how the sound in {name} is stored; convert it to wav or flac")
+        raise NotAudio(f"the audio codec of {name} is not supported; convert it to wav or flac")
     best = streams.best("audio")
     return next((stream for stream in decodable if stream is best), decodable[0])
 
@@ -220,10 +220,7 @@ def require_safe_layouts(frames: list[AudioFrame]) -> None:
     for frame in frames:
         if not is_safe_layout(frame.layout.name):
             _leak(frames)
-            raise NotAudio(
-                f"its channels stand in an order that cannot be read ({frame.layout.name}); "
-                "convert it to mono or stereo"
-            )
+            raise NotAudio(f"its channel layout is not supported ({frame.layout.name}); convert it to mono or stereo")
 
 
 @lru_cache(maxsize=64)
@@ -244,7 +241,7 @@ def channels_of(frame: AudioFrame) -> npt.NDArray[Any]:
     """The samples as [channels, samples], plane by plane: PyAV's own list of planes overruns from 8 channels on."""
     kind, n_channels = frame.format.name.removesuffix("p"), frame.layout.nb_channels
     if kind not in _SAMPLE_TYPES:
-        raise NotAudio(f"{n_channels} channels of {kind} samples cannot be mixed; convert it to mono or stereo")
+        raise NotAudio(f"{n_channels} channels of {kind} samples cannot be mixed down; convert it to mono or stereo")
     if frame.format.is_planar:
         return np.stack([_plane(frame, i, kind, frame.samples) for i in range(n_channels)])
     return _plane(frame, 0, kind, frame.samples * n_channels).reshape(-1, n_channels).T

@@ -191,7 +191,7 @@ def _checked_array(array: npt.NDArray[Any]) -> npt.NDArray[np.int16] | npt.NDArr
             "for example stereo.mean(axis=0) of [2, n]"
         )
     if not array.size:
-        raise AudioEmpty("the array is empty: there is not one sample in it")
+        raise AudioEmpty("the array is empty: it has no samples")
     if array.dtype == np.int16:
         return array
     if array.dtype.kind != "f":
@@ -199,5 +199,5 @@ def _checked_array(array: npt.NDArray[Any]) -> npt.NDArray[np.int16] | npt.NDArr
     with np.errstate(over="ignore"):  # a double too large for float32 becomes infinite and is rejected below
         samples = array.astype(np.float32, copy=False)
     if not (np.isfinite(samples.min()) and np.isfinite(samples.max())):
-        raise BadSamples("the array has samples that are not numbers or infinite: clean it with numpy.nan_to_num")
+        raise BadSamples("the array has samples that are NaN or infinite: clean it with numpy.nan_to_num")
     return samples

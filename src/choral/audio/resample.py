@@ -52,7 +52,7 @@ class Resampler:
 
     def _start(self, shape: tuple[str, str, int], frame: AudioFrame) -> None:
         if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
-            raise NotAudio(f"a rate of {frame.sample_rate} samples a second cannot be sound: the file is damaged")
+            raise NotAudio(f"a sample rate of {frame.sample_rate} Hz is not possible: the file is damaged")
         self._shape = shape
         self._fifo = AudioFifo()
         self._resampler = _new_resampler()

@@ -142,7 +142,7 @@ def _chunks(file: IO[bytes]) -> Iterator[bytes]:
 def _require_content(file: IO[bytes], name: str) -> None:
     file.seek(0)
     if not _require_bytes(file.read(1)):
-        raise AudioEmpty(f"{name} is empty: there is not one byte in it")
+        raise AudioEmpty(f"{name} is empty: it has no bytes")
     file.seek(0)
 
 

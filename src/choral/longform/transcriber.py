@@ -132,7 +132,7 @@ class Transcription:
         if self.options.vad or (self.options.vad is None and is_batched):
             clips = keep_speech(self.recording, clips, self.options)
             if not clips:
-                self.warnings.append("the voice detector found no speech; --no-vad transcribes all the same")
+                self.warnings.append("the voice detector found no speech; use --no-vad to transcribe anyway")
         return cut_to_windows(self.recording, clips) if is_batched else clips
 
     def known_language(self) -> Language | None:

@@ -65,7 +65,7 @@ def run(decode: DecodeFunction, request: DecodeRequest, audio_fd: int, samples_f
 
 
 def _out_of_memory(name: str) -> NotAudio:
-    return NotAudio(f"{name} takes more memory to decode than a file may: convert it to wav or flac")
+    return NotAudio(f"{name} needs too much memory to decode: convert it to wav or flac")
 
 
 def name_of(decode: DecodeFunction) -> str:

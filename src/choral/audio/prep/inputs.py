@@ -32,8 +32,8 @@ def open_path(path: str, roots: Iterable[str], max_bytes: int) -> AudioSource:
     real_path = _real_path(path)
     if not any(_is_below(real_path, root) for root in roots):
         raise AudioRefused(
-            f"{path} is not read: it lies in no folder that this service reads from; "
-            "send the audio itself or its http(s) address, or have its folder put among the roots"
+            f"{path} may not be read: it is not below any of the folders that this service may read; "
+            "send the audio itself or its http(s) address, or have the operator add its folder to the roots"
         )
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     file = open_file(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
@@ -67,7 +67,7 @@ def share_file(name: str, file: IO[bytes], max_bytes: int) -> AudioSource:
         size_bytes = os.fstat(shared.fileno()).st_size
         require_size(name, size_bytes, max_bytes)
         if not size_bytes:
-            raise AudioEmpty(f"{name} is empty: there is not one byte in it")
+            raise AudioEmpty(f"{name} is empty: it has no bytes")
         shared.seek(0)
     except BaseException:
         shared.close()
@@ -78,13 +78,13 @@ def share_file(name: str, file: IO[bytes], max_bytes: int) -> AudioSource:
 def _require_same_regular_file(file: IO[bytes], path: str, real_path: str) -> None:
     status = os.fstat(file.fileno())
     if not stat.S_ISREG(status.st_mode):
-        raise AudioRefused(f"{path} is not a plain file: only those are read")
+        raise AudioRefused(f"{path} is not a regular file: only regular files are read")
     try:
         is_same = os.path.samestat(status, os.lstat(real_path))
     except OSError as error:
         raise cannot_open(path, error) from error
     if not is_same:
-        raise AudioRefused(f"{path} changed while it was opened: it is not read")
+        raise AudioRefused(f"{path} changed while it was opened, so it is not read")
 
 
 def _real_path(path: str) -> str:

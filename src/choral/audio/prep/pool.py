@@ -240,7 +240,7 @@ class PrepPool:
                 n_kills += death.was_killed
                 if not death.was_killed or n_kills == MAX_KILLS:
                     raise NotAudio(
-                        f"{source.name} ended the decoder ({death.reason}), it is damaged: convert it to wav or flac"
+                        f"{source.name} crashed the decoder ({death.reason}): it is damaged; convert it to wav or flac"
                     ) from death
                 os.ftruncate(output_fd, 0)
                 os.lseek(output_fd, 0, os.SEEK_SET)

@@ -58,9 +58,7 @@ class DecodeProcess:
             )
         except OSError as error:
             self._channel.close()
-            raise EngineError(
-                f"no process could be started to decode in ({error.strerror}): free some memory"
-            ) from error
+            raise EngineError(f"could not start a decode process ({error.strerror}): free some memory") from error
         finally:
             child_channel.close()
 

@@ -1,4 +1,4 @@
-"""The prep pool with real files and real servers: what it gives, and what it never takes."""
+"""The prep pool with real files and servers: results, limits, cancellation and cleanup."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from choral.errors import (
 )
 from local_server import LocalServer
 from media_files import Sound, encode, wav
-from prep_looks import EMPTY, children, samples_of, wait_until
+from prep_helpers import EMPTY, children, samples_of, wait_until
 
 
-def test_samples_are_those_of_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
+def test_samples_equal_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
     makers = [
         ("mp3", "libmp3lame", 44_100),
         ("flac", "flac", 48_000),
@@ -54,7 +54,7 @@ def test_samples_are_those_of_recording_open(pool: PrepPool, tones: Sound, tmp_p
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_warnings_and_names_are_those_of_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_warnings_and_names_equal_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
     path = tmp_path / "cut.flac"
     body = encode(tones, "flac", "flac")
     path.write_bytes(body[: len(body) // 2])
@@ -67,7 +67,7 @@ BAD: dict[str, bytes] = {"empty.wav": b"", "text.mp3": b"no sound at all " * 100
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_errors_are_those_of_recording_open(pool: PrepPool, server: LocalServer, tmp_path: Path, name: str) -> None:
+def test_errors_equal_recording_open(pool: PrepPool, server: LocalServer, tmp_path: Path, name: str) -> None:
     path = tmp_path / name
     path.write_bytes(BAD[name])
     missing = tmp_path / "missing.wav"
@@ -86,7 +86,7 @@ def test_errors_are_those_of_recording_open(pool: PrepPool, server: LocalServer,
         assert not caught.value.is_retryable
 
 
-def test_ten_gigabytes_announced(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
+def test_max_bytes(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
     pool = make_pool(max_bytes=2**20)
     path = tmp_path / "large.wav"
     with path.open("wb") as file:
@@ -97,7 +97,9 @@ def test_ten_gigabytes_announced(make_pool: Callable[..., PrepPool], tmp_path: P
         pool.submit(bytes(2**20 + 1)).result(20)
 
 
-def test_a_byte_now_and_then(make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer) -> None:
+def test_stalled_and_trickling_downloads_time_out(
+    make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer
+) -> None:
     pool = make_pool(fetch_timeout_s=1.0, stall_timeout_s=0.5)
     stalling = server.add("/stall", wav(tones), delay_s=3)
     start_s = time.monotonic()
@@ -110,19 +112,19 @@ def test_a_byte_now_and_then(make_pool: Callable[..., PrepPool], tones: Sound, s
     assert time.monotonic() - start_s < 4
 
 
-def test_an_hour_of_silence_in_few_bytes(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
+def test_max_audio_s(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
     body = encode(np.zeros(3_600 * 16_000, np.int16), "flac", "flac")
     assert len(body) < 1_000_000
     with pytest.raises(AudioTooLarge, match="longer than 60 s: cut it into parts"):
         make_pool(max_audio_s=60).submit(body).result(20)
 
 
-def test_memory_is_bounded_and_the_rest_is_read_from_disk(make_pool: Callable[..., PrepPool]) -> None:
+def test_memory_budget_spills_to_disk(make_pool: Callable[..., PrepPool]) -> None:
     pool = make_pool(memory_bytes=2**20)
     sound = (np.sin(np.arange(30_000) * 0.05) * 9_000).astype(np.int16)
     every = [pool.submit(wav(sound)).result(20).recording for _ in range(20)]
     assert 2**20 - 60_000 < pool.backlog.memory_bytes <= 2**20  # 17 of them
-    long = pool.submit(wav(np.tile(sound, 100))).result(20).recording  # on disk, whatever room there is
+    long = pool.submit(wav(np.tile(sound, 100))).result(20).recording  # too long for memory, whatever the budget
     assert pool.backlog.memory_bytes <= 2**20
     assert long.n_samples == 3_000_000
     np.testing.assert_array_equal(long.samples(2_990_000, 3_000_000), (sound / np.float32(32768))[-10_000:])
@@ -132,11 +134,13 @@ def test_memory_is_bounded_and_the_rest_is_read_from_disk(make_pool: Callable[..
         recording.close()
     wait_until(lambda: pool.backlog == EMPTY)
     long.close()
-    assert pool.submit(wav(sound)).result(20).recording.duration == 1.875  # forgotten, and so given back
+    assert (
+        pool.submit(wav(sound)).result(20).recording.duration == 1.875
+    )  # garbage-collected, which releases its memory
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_many_long_files_leave_the_parent_small(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
+def test_long_files_do_not_grow_the_parent(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
     path = tmp_path / "long.flac"
     path.write_bytes(encode(np.zeros(1_800 * 16_000, np.int16), "flac", "flac"))
     pool = make_pool(memory_bytes=2**20)
@@ -153,7 +157,7 @@ def resident_bytes() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_downloads_wait_without_a_process(
+def test_downloads_do_not_occupy_processes(
     make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer
 ) -> None:
     pool = make_pool(processes=1, fetches=6)
@@ -169,7 +173,7 @@ def test_downloads_wait_without_a_process(
     assert time.monotonic() - start_s < 6  # 8.4 s one after another
 
 
-def test_cancelling_wherever_a_job_is(
+def test_cancel_in_every_phase(
     make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer, tmp_path: Path
 ) -> None:
     pool = make_pool(processes=1, fetches=1)
@@ -190,7 +194,7 @@ def test_cancelling_wherever_a_job_is(
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_cancelling_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_cancel_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
     (tmp_path / "hang.wav").write_bytes(wav(tones))
 
     async def run() -> None:
@@ -203,15 +207,15 @@ def test_cancelling_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_closing_ends_everything_at_once(
+def test_close_cancels_all_tasks(
     make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer, tmp_path: Path
 ) -> None:
     (tmp_path / "hang.wav").write_bytes(wav(tones))
     before = children()
     pool = make_pool(fetches=2)
     kept = pool.submit(wav(tones)).result(20).recording
-    places: list[PrepInput] = [tmp_path / "hang.wav"] * 4
-    futures = [pool.submit(place) for place in [*places, *[server.add("/a.wav", wav(tones), delay_s=30)] * 4]]
+    inputs: list[PrepInput] = [tmp_path / "hang.wav"] * 4
+    futures = [pool.submit(audio) for audio in [*inputs, *[server.add("/a.wav", wav(tones), delay_s=30)] * 4]]
     wait_until(lambda: (pool.backlog.decoding, pool.backlog.fetching) == (2, 2))
     start_s = time.monotonic()
     pool.close()
@@ -224,7 +228,7 @@ def test_closing_ends_everything_at_once(
         pool.submit(wav(tones))
 
 
-def test_nothing_stays_open(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
+def test_no_descriptor_leaks(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
     (tmp_path / "segfault.wav").write_bytes(wav(tones))
     url = server.add("/a.wav", wav(tones))
 
@@ -245,14 +249,14 @@ def read_link(fd: str) -> str:
         return "socket"
 
 
-def test_a_full_disk_is_worth_another_try(pool: PrepPool, tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_retryable(pool: PrepPool, tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("choral.audio.prep.pool.temporary_file", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
     with pytest.raises(StorageError, match="no space left") as caught:
         pool.submit(wav(tones)).result(20)
     assert caught.value.is_retryable
 
 
-def test_silence_and_emptiness(pool: PrepPool) -> None:
+def test_silent_and_empty_input(pool: PrepPool) -> None:
     assert pool.submit(wav(np.zeros(1_000, np.int16))).result(20).recording.is_silent
     with pytest.raises(AudioEmpty):
         pool.submit(b"").result(20)
@@ -269,6 +273,6 @@ def test_silence_and_emptiness(pool: PrepPool) -> None:
         {"roots": ("/no",)},
     ],
 )
-def test_settings_that_cannot_be(given: dict[str, object]) -> None:
+def test_invalid_settings(given: dict[str, object]) -> None:
     with pytest.raises(UsageError, match=next(iter(given)).removesuffix("s")):
         PrepSettings(**given)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""The pool's processes: what one file does to its own, no other file feels."""
+"""Decode processes: crashes, hangs and signals affect one file only."""
 
 from __future__ import annotations
 
@@ -21,23 +21,21 @@ from choral.errors import (
 from local_server import LocalServer
 from media_files import Sound, wav
 from prep_faults import FAULTS
-from prep_looks import EMPTY, children, samples_of, wait_until
+from prep_helpers import EMPTY, children, samples_of, wait_until
 
 CRASHES = {
-    "segfault": r"ended the decoder \(SIGSEGV\)",
-    "abort": r"ended the decoder \(SIGABRT\)",
-    "exit": r"ended the decoder \(exit code 3\)",
-    "defect": r"ended the decoder \(exit code 1\)",
-    "killed": r"ended the decoder \(SIGKILL\)",
-    "memory": "takes more memory",
+    "segfault": r"crashed the decoder \(SIGSEGV\)",
+    "abort": r"crashed the decoder \(SIGABRT\)",
+    "exit": r"crashed the decoder \(exit code 3\)",
+    "defect": r"crashed the decoder \(exit code 1\)",
+    "killed": r"crashed the decoder \(SIGKILL\)",
+    "memory": "needs too much memory",
     "hang": r"could not be decoded in 2 s",
     "deaf": r"could not be decoded in 2 s",
 }
 
 
-def test_a_file_that_ends_its_decoder_fails_alone(
-    make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path
-) -> None:
+def test_crashing_file_fails_alone(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
     assert set(CRASHES) == set(FAULTS)
     pool = make_pool(decode_timeout_s=2)
     good = tmp_path / "good.wav"
@@ -58,9 +56,7 @@ def test_a_file_that_ends_its_decoder_fails_alone(
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_a_process_that_someone_kills_is_replaced_and_its_file_decoded(
-    pool: PrepPool, tones: Sound, tmp_path: Path
-) -> None:
+def test_killed_process_is_replaced_and_its_file_retried(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
     path = tmp_path / "killed-once.wav"
     path.write_bytes(wav(tones))
     with pool.submit(path).result(20).recording as recording, Recording.open(wav(tones)) as expected:
@@ -68,14 +64,14 @@ def test_a_process_that_someone_kills_is_replaced_and_its_file_decoded(
     assert path.with_suffix(".marker").exists()
 
 
-def test_an_idle_process_that_someone_kills_is_replaced(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_killed_idle_process_is_replaced(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
     pool.submit(wav(tones)).result(20).recording.close()
     for pid in children():
         os.kill(pid, signal.SIGKILL)
     pool.submit(wav(tones)).result(20).recording.close()
 
 
-def test_signals_that_stop_a_service_are_left_to_it(pool: PrepPool, tones: Sound) -> None:
+def test_processes_ignore_stop_signals(pool: PrepPool, tones: Sound) -> None:
     pool.submit(wav(tones)).result(20).recording.close()
     before = children()
     for pid in before:
@@ -86,7 +82,7 @@ def test_signals_that_stop_a_service_are_left_to_it(pool: PrepPool, tones: Sound
 
 
 @pytest.mark.parametrize("name", ["hang", "deaf"])
-def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path, tones: Sound, name: str) -> None:
+def test_processes_die_with_their_parent(tmp_path: Path, tones: Sound, name: str) -> None:
     path = tmp_path / f"{name}.wav"
     path.write_bytes(wav(tones))
     code = (
@@ -122,9 +118,7 @@ def test_processes_die_with_a_parent_that_is_killed(tmp_path: Path, tones: Sound
     wait_until(lambda: not child.exists() or "State:\tZ" in (child / "status").read_text(), 5)
 
 
-def test_processes_have_no_connection_but_the_one_to_their_parent(
-    pool: PrepPool, tones: Sound, server: LocalServer
-) -> None:
+def test_processes_inherit_no_other_socket(pool: PrepPool, tones: Sound, server: LocalServer) -> None:
     pool.submit(server.add("/a.wav", wav(tones))).result(20).recording.close()
     (pid,) = children()
     links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]

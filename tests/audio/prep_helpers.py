@@ -1,4 +1,4 @@
-"""How tests of the prep pool look at it from outside."""
+"""Helpers for tests of the prep pool."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 10) -> None:
 
 
 def children() -> set[int]:
-    """Of this process, and alive."""
+    """Live child processes of this process."""
     found = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "pid=,comm="], capture_output=True, text=True)
     lines = [line.split(None, 1) for line in found.stdout.splitlines()]
     return {int(pid) for pid, command in lines if not command.startswith("ps") and "defunct" not in command}

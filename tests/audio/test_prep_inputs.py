@@ -1,4 +1,4 @@
-"""Which paths and addresses the prep pool reads."""
+"""Which paths and URLs the prep pool reads."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def test_paths_outside_the_roots(make_pool: Callable[..., PrepPool], tones: Soun
         *(outside / "a.wav", root / ".." / "root-outside" / "a.wav", root / "link.wav", root / "folder" / "a.wav"),
         *(root / "device", tmp_path / "missing.wav", Path("/etc/passwd"), Path("a.wav"), root),
     ):
-        with pytest.raises(AudioRefused, match="lies in no folder that this service reads from"):
+        with pytest.raises(AudioRefused, match="not below any of the folders"):
             pool.submit(bad).result(20)
-    with pytest.raises(AudioRefused, match="not a plain file"):
+    with pytest.raises(AudioRefused, match="not a regular file"):
         pool.submit(root / "pipe").result(20)
     for bad in (root / "loop", root / "missing.wav", root / "sub"):
         with pytest.raises(ChoralError) as expected:
@@ -52,13 +52,13 @@ def test_paths_outside_the_roots(make_pool: Callable[..., PrepPool], tones: Soun
         pool.submit(str(root / "a\0.wav")).result(20)
 
 
-def test_no_roots_no_paths(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
+def test_paths_are_refused_without_roots(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(wav(tones))
     with pytest.raises(AudioRefused):
         make_pool(roots=()).submit(tmp_path / "a.wav").result(20)
 
 
-def test_a_file_that_is_swapped_while_it_is_opened(
+def test_file_swapped_during_open_is_refused(
     pool: PrepPool, tones: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, other = tmp_path / "a.wav", tmp_path / "b.wav"
@@ -74,7 +74,7 @@ def test_a_file_that_is_swapped_while_it_is_opened(
         pool.submit(path).result(20)
 
 
-def test_addresses_are_guarded(make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer) -> None:
+def test_urls_go_through_the_guard(make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer) -> None:
     url = server.add("/a.wav", wav(tones))
     with pytest.raises(AudioRefused, match="allowed hosts"):
         make_pool(allowed_hosts=()).submit(url).result(20)

@@ -1,4 +1,4 @@
-"""Every kind of bad input has its own error class and a message that says what happened and what to do."""
+"""Every kind of bad input raises its own error class with a message that says what to do."""
 
 from __future__ import annotations
 
@@ -63,26 +63,26 @@ BAD_INPUTS: dict[str, tuple[Callable[[Path], Any], type[ChoralError], str]] = {
     "path with a zero byte": (lambda folder: "a\0b.wav", AudioNotFound, "does not exist"),
     "path that is too long": (lambda folder: "x" * 5_000, AudioError, "could not be opened"),
     "empty path": (lambda folder: "", AudioNotFound, "does not exist"),
-    "empty file": (lambda folder: folder / "empty.wav", AudioEmpty, "not one byte"),
-    "no bytes": (lambda folder: b"", AudioEmpty, "not one byte"),
-    "empty stream": (lambda folder: io.BytesIO(), AudioEmpty, "not one byte"),
+    "empty file": (lambda folder: folder / "empty.wav", AudioEmpty, "it has no bytes"),
+    "no bytes": (lambda folder: b"", AudioEmpty, "it has no bytes"),
+    "empty stream": (lambda folder: io.BytesIO(), AudioEmpty, "it has no bytes"),
     "text": (lambda folder: folder / "text.txt", NotAudio, "not audio that can be read"),
     "text that is called mp3": (lambda folder: folder / "text.mp3", NotAudio, "damaged"),
     "random bytes": (lambda folder: np.random.default_rng(5).bytes(50_000), NotAudio, "not audio"),
     "one byte": (lambda folder: b"R", NotAudio, "not audio"),
     "picture": (lambda folder: png(), NotAudio, "not audio"),
-    "wav header alone": (lambda folder: wav(np.zeros(0, np.int16)), AudioEmpty, "not one sample"),
+    "wav header alone": (lambda folder: wav(np.zeros(0, np.int16)), AudioEmpty, "decodes to no samples"),
     "half a wav header": (lambda folder: wav(TONES)[:30], NotAudio, "cut short"),
     "mp4 without its index": (lambda folder: cut_mp4(), NotAudio, "damaged or cut short"),
-    "video without sound": (lambda folder: encode(TONES, "mp4", None, video="mpeg4"), NoAudioTrack, "without sound"),
-    "NaN in a file": (lambda folder: with_nan(np.nan), BadSamples, "not numbers or infinite: export it again"),
-    "infinity in a file": (lambda folder: with_nan(-np.inf), BadSamples, "not numbers or infinite"),
-    "impossible rate": (lambda folder: with_rate(3), NotAudio, "3 samples a second cannot be sound"),
+    "video without sound": (lambda folder: encode(TONES, "mp4", None, video="mpeg4"), NoAudioTrack, "without audio"),
+    "NaN in a file": (lambda folder: with_nan(np.nan), BadSamples, "NaN or infinite: export it again"),
+    "infinity in a file": (lambda folder: with_nan(-np.inf), BadSamples, "NaN or infinite"),
+    "impossible rate": (lambda folder: with_rate(3), NotAudio, "a sample rate of 3 Hz is not possible"),
     "NaN in an array": (lambda folder: np.array([0, np.nan], np.float32), BadSamples, "nan_to_num"),
-    "infinity in an array": (lambda folder: np.array([0, -np.inf]), BadSamples, "not numbers or infinite"),
-    "double beyond a float": (lambda folder: np.array([0, 1e300]), BadSamples, "not numbers or infinite"),
+    "infinity in an array": (lambda folder: np.array([0, -np.inf]), BadSamples, "NaN or infinite"),
+    "double beyond a float": (lambda folder: np.array([0, 1e300]), BadSamples, "NaN or infinite"),
     "stereo array": (lambda folder: np.zeros((2, 100), np.float32), BadSamples, r"shape \(2, 100\).*1-D array"),
-    "empty array": (lambda folder: np.zeros(0, np.float32), AudioEmpty, "not one sample"),
+    "empty array": (lambda folder: np.zeros(0, np.float32), AudioEmpty, "has no samples"),
     "array of another type": (lambda folder: np.zeros(100, np.int64), BadSamples, "int64; give 16 kHz samples"),
     "list": (lambda folder: [0.0, 0.1], UsageError, "audio is a list; give a path"),
     "none": (lambda folder: None, UsageError, "audio is a NoneType; give a path"),
@@ -151,7 +151,7 @@ def test_playlist_cannot_read_another_file(folder: Path, suffix: str, with_file_
     assert Recording.open(other).duration > 1.9
 
 
-def test_pipe_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_endless_pipe_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "MAX_STREAM_BYTES", 10_000_000)
 
     class Endless(io.RawIOBase):
@@ -162,7 +162,7 @@ def test_pipe_that_never_ends(monkeypatch: pytest.MonkeyPatch) -> None:
         Recording.open(Endless())
 
 
-def test_stream_that_fails_while_it_is_read() -> None:
+def test_read_error_of_a_stream() -> None:
     class Failing(io.BytesIO):
         good_bytes = 20_000
 
@@ -178,7 +178,7 @@ def test_stream_that_fails_while_it_is_read() -> None:
     assert Recording.open(wav(TONES)).n_samples == 32_000, "the next file is not touched by it"
 
 
-def test_stream_that_gives_more_than_it_was_asked_for() -> None:
+def test_stream_returning_more_bytes_than_requested() -> None:
     class Generous(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             data = super().read(size)
@@ -187,13 +187,13 @@ def test_stream_that_gives_more_than_it_was_asked_for() -> None:
     Recording.open(Generous(wav(TONES))).close()
 
 
-def test_file_that_keeps_the_decoder_busy_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_busy_time_without_audio_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(media, "MAX_BUSY_S", 0.0)
-    with pytest.raises(NotAudio, match="no sound was found in 0 s of searching"):
+    with pytest.raises(NotAudio, match="no audio was found in 0 s of decoding"):
         Recording.open(wav(TONES))
 
 
-def test_full_disk_while_a_stream_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_while_spooling(monkeypatch: pytest.MonkeyPatch) -> None:
     class Pipe(io.BytesIO):
         def seekable(self) -> bool:
             return False
@@ -251,7 +251,7 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.parametrize("path", ["/good.wav", "/good.wav?token=secret", "/moved", "/unknown-length"])
-def test_address(server: str, path: str) -> None:
+def test_url(server: str, path: str) -> None:
     with Recording.open(server + path) as recording:
         assert recording.n_samples == 32_000
         assert recording.name == server + path.partition("?")[0]
@@ -272,18 +272,18 @@ BAD_ADDRESSES = [
 
 
 @pytest.mark.parametrize(("path", "error", "message"), BAD_ADDRESSES)
-def test_bad_address(server: str, path: str, error: type[ChoralError], message: str) -> None:
+def test_bad_url(server: str, path: str, error: type[ChoralError], message: str) -> None:
     with pytest.raises(error, match=message) as caught:
         Recording.open(server + path)
     assert type(caught.value) is error
 
 
-def test_address_as_people_write_it(server: str) -> None:
+def test_url_with_spaces_and_umlauts(server: str) -> None:
     with Recording.open(server + "/ü und a.wav?q=ä b") as recording:
         assert recording.n_samples == 32_000
 
 
-def test_files_that_cannot_be_read_as_bytes(tmp_path: Path) -> None:
+def test_text_mode_and_closed_files(tmp_path: Path) -> None:
     path = tmp_path / "a.wav"
     path.write_bytes(b"RIFF")
     with path.open() as text, pytest.raises(UsageError, match="binary mode"):
@@ -294,12 +294,12 @@ def test_files_that_cannot_be_read_as_bytes(tmp_path: Path) -> None:
         Recording.open(closed)
 
 
-def test_address_that_does_not_answer_in_time(server: str) -> None:
+def test_fetch_stall_timeout(server: str) -> None:
     with pytest.raises(FetchFailed, match="no answer in time"):
         source.fetch(server + "/slow", stall_timeout_s=0.2)
 
 
-def test_address_that_takes_forever(server: str) -> None:
+def test_fetch_total_timeout(server: str) -> None:
     start_s = time.monotonic()
     with pytest.raises(FetchFailed, match="download it first"):
         source.fetch(server + "/trickle", total_timeout_s=0.3)
@@ -307,18 +307,18 @@ def test_address_that_takes_forever(server: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/good.wav", "/unknown-length"])
-def test_address_with_too_many_bytes(server: str, path: str) -> None:
+def test_fetch_size_limit(server: str, path: str) -> None:
     with pytest.raises(AudioTooLarge, match="send a shorter or compressed file"):
         source.fetch(server + path, max_bytes=10_000)
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/a.wav", "http://no.such.host.invalid/a.wav", "http:///a.wav"])
-def test_address_of_no_server(url: str) -> None:
+def test_unreachable_url(url: str) -> None:
     with pytest.raises(FetchFailed, match="could not fetch"):
         Recording.open(url)
 
 
-def test_secrets_in_an_address_are_not_shown() -> None:
+def test_url_credentials_are_not_in_errors() -> None:
     with pytest.raises(FetchFailed) as caught:
         Recording.open("http://user:pass@127.0.0.1:1/a.wav?token=secret")
     assert "pass" not in str(caught.value)

@@ -1,0 +1,70 @@
+"""Validation of `TranscribeOptions`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from choral.errors import UsageError
+from choral.types import TranscribeOptions
+
+
+def test_invalid_option_values() -> None:
+    for wrong in (
+        {"task": "sing"},
+        {"mode": "fast"},
+        {"temperature": -1.0},
+        {"temperature": ()},
+        {"beam_size": 0},
+        {"best_of": True},
+        {"patience": float("nan")},
+        {"length_penalty": 2.0},
+        {"clip_timestamps": (5.0, 1.0)},
+        {"hallucination_silence_threshold": 1.0},
+        {"vad_threshold": 7},
+        {"max_tokens": 0},
+    ):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            TranscribeOptions(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("language", 5),
+        ("language", ["en"]),
+        ("temperature", None),
+        ("temperature", "0"),
+        ("temperature", True),
+        ("clip_timestamps", "0,1"),
+        ("clip_timestamps", ["0", "1"]),
+        ("clip_timestamps", 1.5),
+        ("suppress_tokens", "-1"),
+        ("suppress_tokens", [1.5]),
+        ("suppress_tokens", None),
+        ("no_speech_threshold", float("nan")),
+        ("logprob_threshold", "low"),
+        ("prompt_reset_temperature", "x"),
+        ("initial_prompt", 7),
+        ("prepend_punctuations", None),
+        ("vad", "no"),
+        ("word_timestamps", "no"),
+        ("seed", None),
+        ("beam_size", 2.0),
+    ],
+)
+def test_invalid_option_types(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{name} is .*; it must be "):
+        TranscribeOptions.of(**{name: value})
+
+
+def test_options_accept_numpy_and_lists() -> None:
+    options = TranscribeOptions.of(
+        beam_size=np.int64(2),
+        vad_threshold=np.float32(0.25),
+        temperature=np.array([0.0, 0.5]),
+        clip_timestamps=[0, 1],
+        suppress_tokens=[-1, 5],
+    )
+    assert (options.beam_size, options.vad_threshold, options.temperatures) == (2, 0.25, (0.0, 0.5))
+    assert (options.clip_timestamps, options.suppress_tokens) == ((0.0, 1.0), (-1, 5))
