@@ -89,7 +89,7 @@ class Transcription(SchemaModel):
             return model
         if model:
             names = " or ".join(served.names)
-            raise PydanticCustomError("model_not_found", "is not loaded: use {names}", {"names": names})
+            raise PydanticCustomError("model_not_found", "is not served here: use {names}", {"names": names})
         return served.names[0]
 
     @field_validator("language")

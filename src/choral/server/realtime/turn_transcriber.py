@@ -146,7 +146,7 @@ class TurnTranscriber:
                 result = yield window
 
     def _detect_language(self, turn: Turn, audio: WindowAudio) -> Steps[str]:
-        """The configured language, or a new detection: callers keep it once there is text, as a second says little."""
+        """The configured language, or the detected one: detected again until there is text, as a second says little."""
         if turn.transcription.language is not None or not self._tokenizer.is_multilingual:
             return turn.transcription.language or "en"
         languages = yield from request(Window(audio, DetectLanguageParams()))

@@ -62,7 +62,7 @@ class WebSocketConnection:
 
     async def run(self) -> None:
         """Serve the session until either side closes it."""
-        session = asyncio.create_task(run_in_thread(self._run_session, "live"))
+        session = asyncio.create_task(run_in_thread(self._run_session, "realtime"))
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         try:
@@ -94,7 +94,7 @@ class WebSocketConnection:
             message = await self._next_message()
             if message["type"] == "websocket.disconnect":
                 return
-            self._inbox.put(self._check_size(message.get("text")))
+            self._inbox.put(self._check_message(message.get("text")))
 
     async def _next_message(self) -> Message:
         """The next message; after the idle timeout, the session is asked to finish."""
@@ -108,7 +108,7 @@ class WebSocketConnection:
         finally:
             receiving.cancel()
 
-    def _check_size(self, text: str | None) -> Incoming:
+    def _check_message(self, text: str | None) -> Incoming:
         max_bytes = self._settings.realtime_message_bytes
         if text is None:
             return RejectedMessage(
