@@ -116,7 +116,7 @@ class Model:
     @property
     def requests_at_once(self) -> int:
         """How many concurrent requests keep all devices busy; more would only wait."""
-        return len(self.device.split(", ")) * min(self.n_slots + EXTRA_REQUESTS, MAX_REQUESTS)
+        return self._engine.n_devices * min(self.n_slots + EXTRA_REQUESTS, MAX_REQUESTS)
 
     @property
     def stats(self) -> EngineStats:

@@ -14,9 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from choral.config import EngineSettings
+from choral.engine.cost_model import CostModel
 from choral.engine.encoder_cache import EncoderCache
 from choral.engine.engine import Engine
-from choral.engine.runner import Capacity, PrefillInput
+from choral.engine.runner import PrefillInput
+from choral.engine.slots import Capacity
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import (
     Aligned,
@@ -86,7 +88,7 @@ class FakeRunner:
     known: EncoderCache[Any] | frozenset[bytes] = frozenset()  # audio that must not be encoded again
     encoded: list[int] = field(default_factory=list)  # how many audios each call had
     running: dict[tuple[int, ...], Running] = field(default_factory=dict)
-    took_s: float | None = None
+    costs: CostModel | None = None
     name: str = "fake"
     device: str = "cpu"
     compute_type: str = "float32"
@@ -153,7 +155,7 @@ class FakeRunner:
         running.tokens = (*running.tokens, len(running.tokens))
         if len(running.tokens) >= plan.n_tokens:
             return Finished(Decoded(running.tokens, -0.5, 0.1))
-        return InProgress(running.tokens if running.start.is_watched else None)
+        return InProgress(has_tokens=True)
 
     def answer(self, params: Params[Any]) -> Outcome:
         if self.plan(params).fault == "answer":
@@ -178,6 +180,20 @@ class Gate:
         if call == self.call:
             self.is_reached.set()
             assert self.is_open.wait(SOON_S)
+
+
+class Reached:
+    """Set when the engine's thread starts a call of one kind; does not hold it."""
+
+    def __init__(self, call: str) -> None:
+        self.call, self.event = call, threading.Event()
+
+    def __call__(self, call: str) -> None:
+        if call == self.call:
+            self.event.set()
+
+    def wait(self) -> None:
+        assert self.event.wait(SOON_S)
 
 
 def window(number: int, n_slots: int = 1) -> Window[Decoded]:

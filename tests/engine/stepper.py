@@ -1,4 +1,4 @@
-"""A worker without its thread, one step at a time, on a clock that only its steps move."""
+"""An engine loop without its thread, run one step at a time, on a clock that only its steps advance."""
 
 from __future__ import annotations
 
@@ -13,13 +13,19 @@ from fake_runner import Clock, FakeRunner, Plan, Seconds, audio
 
 
 class Stepper:
-    def __init__(self, runner: FakeRunner, most_encoded_together: int = 4) -> None:
+    def __init__(self, runner: FakeRunner, max_encode_batch: int = 4) -> None:
         self.runner = runner
-        self.worker = EngineLoop(runner, runner.capacity, most_encoded_together)
-        self.scheduler = self.worker.scheduler
+        self.loop = EngineLoop(runner, runner.capacity, max_encode_batch)
+        self.scheduler = self.loop.scheduler
         self.tasks: list[WindowTask] = []
-        runner.known = self.worker.cache
+        runner.known = self.loop.cache
         self._numbers = count()
+        self._schedule, self._scheduled = self.scheduler.schedule, None
+        self.scheduler.schedule = self._remember  # type: ignore[method-assign]
+
+    def _remember(self) -> Step | None:
+        self._scheduled = self._schedule()
+        return self._scheduled
 
     def submit(
         self, caller: Caller | None = None, *, n_slots: int = 1, key: int | None = None, n_tokens: int = 3
@@ -32,7 +38,7 @@ class Stepper:
             params = AlignParams(text_tokens=(number,), n_frames=100, language="en", task="transcribe")
         task = WindowTask(Window(audio(1000 + number if key is None else key), params), caller or Caller(), Pending())
         self.tasks.append(task)
-        self.worker.queue.put(Submitted(task))
+        self.loop.queue.put(Submitted(task))
         return task
 
     def plan(self, task: WindowTask) -> Plan:
@@ -40,39 +46,37 @@ class Stepper:
 
     def cancel(self, task: WindowTask) -> None:
         task.future.cancel()
-        self.worker.queue.put(Cancel(task))
+        self.loop.queue.put(Cancel(task))
 
     def step(self) -> Step | None:
-        assert self.worker.receive(is_idle=False)
-        step = self.scheduler.schedule()
-        if step is not None:
-            self.worker.perform(step, 0.0)
+        assert self.loop.receive(is_idle=False)
+        self.loop.step()
         self.scheduler.check_integrity()
-        return step
+        return self._scheduled
 
-    def steps(self, n_most: int = 10_000) -> list[Step]:
-        """All that is left to do."""
+    def steps(self, limit: int = 10_000) -> list[Step]:
+        """Run until nothing is left to do."""
         made = []
         while (step := self.step()) is not None:
             made.append(step)
-            assert len(made) < n_most, "it does not end"
+            assert len(made) < limit, "it does not end"
         return made
 
 
-def stepper(
-    clock: Clock, n_slots: int = 8, most: int = 4, n_cached: int = 100, n_lanes: int = 1, **seconds: float
+def make_stepper(
+    clock: Clock, n_slots: int = 8, max_encode_batch: int = 4, n_cached: int = 100, n_lanes: int = 1, **seconds: float
 ) -> Stepper:
-    return Stepper(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes), most)
+    return Stepper(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes), max_encode_batch)
 
 
 def kinds(steps: Sequence[Step | None]) -> list[str]:
     return [type(step).__name__ for step in steps]
 
 
-def until_decoding(desk: Stepper, tasks: Sequence[WindowTask]) -> None:
+def until_decoding(stepper: Stepper, tasks: Sequence[WindowTask]) -> None:
     for _ in range(100):
-        desk.step()
-        wanted = {task.slots for task in tasks}
-        if () not in wanted and wanted <= set(desk.runner.running):
+        stepper.step()
+        slots = {task.slots for task in tasks}
+        if () not in slots and slots <= set(stepper.runner.running):
             return
-    raise AssertionError("they never began")
+    raise AssertionError("they were never prefilled")

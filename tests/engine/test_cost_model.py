@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from choral.engine.cost_model import MEMORY, StepCost
+from choral.engine.cost_model import DECAY, StepCost
 
 
 def learnt(*steps: tuple[int, float]) -> StepCost:
@@ -18,29 +18,29 @@ def test_nothing_is_known_before_the_first_step():
     cost = StepCost()
     assert not cost.is_known
     assert cost.seconds(5) == 0
-    assert cost.most_items(1.0, 21) == 1
+    assert cost.max_items(1.0, 21) == 1
 
 
 def test_fixed_and_per_item_costs_are_told_apart():
     cost = learnt(*[(n, 0.01 + 0.002 * n) for n in (1, 4, 16, 2)])
     assert [cost.seconds(n) for n in (0, 1, 10)] == pytest.approx([0.01, 0.012, 0.03])
-    assert cost.most_items(0.0305, 21) == 10
-    assert cost.most_items(0.1, 21) == 21  # as many as there are, and 16 were seen
-    assert cost.most_items(0.001, 21) == 1
+    assert cost.max_items(0.0305, 21) == 10
+    assert cost.max_items(0.1, 21) == 21  # as many as there are, and 16 were seen
+    assert cost.max_items(0.001, 21) == 1
 
 
 def test_of_one_size_all_is_put_down_to_the_items():
     cost = learnt((4, 0.2), (4, 0.2))
     assert cost.seconds(2) == pytest.approx(0.1)
-    assert cost.most_items(0.11, 21) == 2
+    assert cost.max_items(0.11, 21) == 2
 
 
 def test_items_that_come_free_are_not_counted():
-    assert learnt((1, 0.05), (11, 0.05)).most_items(0.06, 21) == 21
+    assert learnt((1, 0.05), (11, 0.05)).max_items(0.06, 21) == 21
 
 
 def test_a_guess_reaches_no_further_than_twice_what_was_tried():
-    assert learnt((1, 0.3), (2, 0.2)).most_items(0.1, 21) == 4
+    assert learnt((1, 0.3), (2, 0.2)).max_items(0.1, 21) == 4
 
 
 def test_costs_never_fall_below_nothing():
@@ -52,5 +52,5 @@ def test_costs_never_fall_below_nothing():
 
 def test_old_steps_are_forgotten():
     cost = learnt(*[(n, 1.0 * n) for n in (1, 2)], *[(n, 0.1 * n) for n in (1, 2)] * 200)
-    assert 2 * MEMORY**400 < 1e-3
+    assert 2 * DECAY**400 < 1e-3
     assert cost.seconds(3) == pytest.approx(0.3, rel=0.01)

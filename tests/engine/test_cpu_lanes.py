@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from choral.engine.cpu_lanes import MOST_LANES, CpuLanes
+from choral.engine.cpu_lanes import MAX_LANES, CpuLanes
 
 
 @pytest.fixture(autouse=True)
@@ -31,7 +31,7 @@ def test_the_threads_are_shared_between_the_lanes(n_threads: int, n_lanes: int, 
         torch.ones(100, 100) @ torch.ones(100, 100)
         return torch.get_num_threads()
 
-    assert lanes.n_lanes == n_lanes <= MOST_LANES
+    assert lanes.n_lanes == n_lanes <= MAX_LANES
     assert lanes.map(threads_of_lane, range(n_lanes)) == [n_each] * n_lanes
     assert torch.get_num_threads() == n_threads
     later: list[int] = []

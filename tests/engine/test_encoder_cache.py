@@ -78,14 +78,14 @@ def test_clearing_spares_what_is_held():
 def test_an_overfull_cache_is_noticed():
     cache = filled(20, b"a", b"b")
     cache.budget_bytes = 19
-    with pytest.raises(AssertionError, match="over the budget"):
+    with pytest.raises(AssertionError, match="over budget"):
         cache.check_integrity()
 
 
-def test_a_hold_of_nobody_is_noticed():
+def test_a_hold_without_holder_is_noticed():
     cache = filled(20, b"a")
     cache._holders[b"a"] = set()
-    with pytest.raises(AssertionError, match="nobody holds"):
+    with pytest.raises(AssertionError, match="no holder"):
         cache.check_integrity()
 
 
@@ -97,11 +97,11 @@ def test_bytes_that_are_miscounted_are_noticed():
 
 
 @pytest.mark.parametrize("key", [b"a", b"b", b"c"])
-def test_a_result_that_is_held_and_loose_or_neither_is_noticed(key: bytes):
+def test_a_result_that_is_held_and_evictable_or_neither_is_noticed(key: bytes):
     cache = filled(30, b"a", b"b")
     cache.hold(b"a", 1)
-    cache._loose.update({key: None}) if key != b"b" else cache._loose.clear()
-    with pytest.raises(AssertionError, match="neither held nor loose"):
+    cache._evictable.update({key: None}) if key != b"b" else cache._evictable.clear()
+    with pytest.raises(AssertionError, match="neither held nor evictable"):
         cache.check_integrity()
 
 

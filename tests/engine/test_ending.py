@@ -15,7 +15,7 @@ from choral.engine.engine_loop import Submitted
 from choral.engine.steps import Pending, WindowTask
 from choral.engine.window import Caller, Decoded, DecodeParams, Window
 from choral.errors import EngineClosed
-from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window
+from fake_runner import SOON_S, FakeRunner, Gate, Plan, Reached, audio, engine_on, window
 
 # Giving up
 
@@ -35,8 +35,9 @@ def test_a_window_given_up_before_it_begins_is_never_run(engine: Engine, runner:
 
 def test_a_window_given_up_while_it_is_decoded_frees_its_places(engine: Engine, runner: FakeRunner):
     runner.plans[1] = Plan(n_tokens=10**9)
-    endless = engine.submit(window(1, n_slots=8), watch=True)
-    next(endless.updates())
+    runner.on_call = decoding = Reached("decode")
+    endless = engine.submit(window(1, n_slots=8))
+    decoding.wait()
     all_places = engine.submit(window(2, n_slots=8))
     engine.cancel(endless)
     assert all_places.result(SOON_S).tokens == (0, 1, 2)
@@ -89,8 +90,9 @@ def test_draining_refuses_new_windows_and_waits(engine: Engine, runner: FakeRunn
 def test_closing_fails_what_is_under_way(runner: FakeRunner):
     engine = engine_on(runner)
     runner.plans[1] = Plan(n_tokens=10**9)
-    begun = engine.submit(window(1), watch=True)
-    next(begun.updates())
+    runner.on_call = decoding = Reached("decode")
+    begun = engine.submit(window(1))
+    decoding.wait()
     waiting = [engine.submit(window(2, n_slots=8)) for _ in range(3)]
     engine.close()
     for future in [begun, *waiting]:
@@ -159,13 +161,13 @@ def test_a_bug_ends_the_engine_and_leaves_nobody_waiting(engine: Engine, runner:
 def test_nothing_is_put_where_nobody_looks_any_more(runner: FakeRunner):
     """A window that comes while the engine's thread ends is refused or failed, and never left waiting."""
     engine = engine_on(runner)
-    worker = engine._worker
+    loop = engine._loop
     engine.close()
-    assert not worker.put(Submitted(WindowTask(window(1), Caller(), Pending())))
-    worker.is_over = False  # as it looked a moment before
+    assert not loop.put(Submitted(WindowTask(window(1), Caller(), Pending())))
+    loop.is_over = False  # as it looked a moment before
     pending = Pending[Decoded]()
-    assert worker.put(Submitted(WindowTask(window(2), Caller(), pending)))
-    worker.runner = runner
-    worker.end()
+    assert loop.put(Submitted(WindowTask(window(2), Caller(), pending)))
+    loop.runner = runner
+    loop.end()
     with pytest.raises(EngineClosed):
         pending.result(SOON_S)

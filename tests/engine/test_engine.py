@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from concurrent.futures import CancelledError
-from typing import Any
 
 import pytest
 
@@ -45,43 +43,6 @@ def test_other_work_has_other_results(engine: Engine):
     assert engine.submit(Window(audio(1), DetectLanguageParams())).result(SOON_S).best == "en"
     assert engine.submit(Window(audio(1), text)).result(SOON_S).token_probs.tolist() == [1.0]
     assert (engine.stats.encoded, engine.stats.cache_hits) == (1, 1)
-
-
-# Watching
-
-
-def test_tokens_can_be_watched(engine: Engine, runner: FakeRunner):
-    runner.plans[1] = Plan(n_tokens=5)
-    pending = engine.submit(window(1), watch=True)
-    seen = list(pending.updates())
-    assert pending.done()
-    assert seen == [(0,), (0, 1), (0, 1, 2), (0, 1, 2, 3), (0, 1, 2, 3, 4)]
-    assert pending.result(0).tokens == seen[-1]
-
-
-@pytest.mark.parametrize("fault", ["raise", "answer"])
-def test_whoever_watches_a_window_that_fails_is_told(engine: Engine, runner: FakeRunner, fault: Any):
-    runner.plans[1] = Plan(fault=fault)
-    pending = engine.submit(window(1), watch=True)
-    assert list(pending.updates()) == []
-    assert isinstance(pending.exception(SOON_S), WindowFailed)
-
-
-def test_whoever_watches_a_window_that_is_given_up_is_told(engine: Engine, runner: FakeRunner):
-    runner.plans[1] = Plan(n_tokens=10**9)
-    pending = engine.submit(window(1), watch=True)
-    updates = pending.updates()
-    next(updates)
-    engine.cancel(pending)
-    list(updates)
-    assert isinstance(pending.exception(SOON_S), CancelledError)
-
-
-def test_a_watcher_that_never_reads_slows_nobody(engine: Engine, runner: FakeRunner):
-    runner.plans[1] = runner.plans[2] = Plan(n_tokens=448)
-    unread, other = engine.submit(window(1), watch=True), engine.submit(window(2))
-    assert len(other.result(SOON_S).tokens) == len(unread.result(SOON_S).tokens) == 448
-    assert len(list(unread.updates())) == 448  # all there, in case somebody comes
 
 
 # Refusing
@@ -142,7 +103,7 @@ def test_the_largest_step_is_tried_first(runner: FakeRunner):
     engine = engine_on(runner, warm_up=True, encoder_budget=6_000)
     assert runner.encoded == [4, 4]
     assert not runner.running
-    assert engine._worker.scheduler.decode_cost.is_known
+    assert engine._loop.scheduler.costs.decode.is_known
     assert engine.submit(window(1, n_slots=8)).result(SOON_S)
     engine.close()
 

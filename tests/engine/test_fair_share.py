@@ -16,49 +16,49 @@ def with_window(fair: FairShare, caller: Caller) -> Account:
 
 
 def served(fair: FairShare, *seconds_of: tuple[Account, float]) -> None:
-    fair.move_clocks([account for account, _ in seconds_of])
+    fair.advance_clocks([account for account, _ in seconds_of])
     for account, seconds in seconds_of:
         fair.charge(account, seconds)
 
 
-def in_line(fair: FairShare, some: Account) -> list[Account]:
-    line = fair.line(some)
+def queued(fair: FairShare, some: Account) -> list[Account]:
+    queue = fair.queue_of(some)
     found = []
-    while (account := line.pop()) is not None:
+    while (account := queue.pop()) is not None:
         found.append(account)
     for account in found:
-        line.put(account)
+        queue.put(account)
     return found
 
 
 def test_the_least_served_is_first_and_then_who_came_first():
     fair = FairShare()
     a, b, c = (with_window(fair, Caller()) for _ in range(3))
-    assert in_line(fair, a) == [a, b, c]
+    assert queued(fair, a) == [a, b, c]
     served(fair, (a, 2.0))
     served(fair, (b, 1.0))
-    assert in_line(fair, a) == [c, b, a]
+    assert queued(fair, a) == [c, b, a]
 
 
-def test_an_account_stands_in_line_once_and_only_while_it_waits():
+def test_an_account_is_queued_once_and_only_while_it_waits():
     fair = FairShare()
     caller = Caller()
     account = with_window(fair, caller)
     with_window(fair, caller)
-    assert in_line(fair, account) == [account]
+    assert queued(fair, account) == [account]
     account.waiting.clear()
-    assert in_line(fair, account) == []
+    assert queued(fair, account) == []
     with_window(fair, caller)
-    assert in_line(fair, account) == [account]
+    assert queued(fair, account) == [account]
 
 
-def test_a_charge_moves_an_account_that_stands_in_line():
+def test_a_charge_moves_an_account_that_is_queued():
     fair = FairShare()
     a, b = with_window(fair, Caller()), with_window(fair, Caller())
-    assert fair.line(a).pop() is a
-    fair.line(a).put(a)
+    assert fair.queue_of(a).pop() is a
+    fair.queue_of(a).put(a)
     served(fair, (a, 1.0))
-    assert fair.line(a).pop() is b
+    assert fair.queue_of(a).pop() is b
 
 
 def test_a_newcomer_is_level_with_the_least_served_of_the_last_step():
@@ -68,7 +68,7 @@ def test_a_newcomer_is_level_with_the_least_served_of_the_last_step():
         served(fair, (much, 0.9), (little, 0.1))
     newcomer = with_window(fair, Caller())
     assert newcomer.served_s == pytest.approx(0.9)  # nine steps of the one that had little
-    assert in_line(fair, newcomer)[0] is newcomer
+    assert queued(fair, newcomer)[0] is newcomer
 
 
 def test_nobody_saves_up_time_by_staying_away():
@@ -95,10 +95,10 @@ def test_an_account_closes_with_its_last_window():
     fair = FairShare()
     account = with_window(fair, Caller())
     task = account.waiting.popleft()
-    account.entered[task] = None
+    account.admitted[task] = None
     fair.close_if_empty(account)
     assert fair.accounts() == [account]
-    del account.entered[task]
+    del account.admitted[task]
     fair.close_if_empty(account)
     assert fair.accounts() == []
 
@@ -106,12 +106,12 @@ def test_an_account_closes_with_its_last_window():
 def test_interactive_callers_are_charged_a_quarter():
     fair = FairShare()
     batch, interactive = with_window(fair, Caller("batch")), with_window(fair, Caller("interactive"))
-    lines = {line: name for name, line in fair.lines.items()}
+    names = {queue: name for name, queue in fair.queues.items()}
     order = []
     for _ in range(10):
-        first = fair.in_turn()[0]
-        order.append(lines[first][0])
-        served(fair, (interactive if lines[first] == "interactive" else batch, 1.0))
+        first = fair.queues_in_turn()[0]
+        order.append(names[first][0])
+        served(fair, (interactive if names[first] == "interactive" else batch, 1.0))
     assert "".join(order) == "ibiiiibiii"
 
 
@@ -120,6 +120,6 @@ def test_a_class_that_was_empty_starts_level():
     batch = with_window(fair, Caller("batch"))
     served(fair, (batch, 100.0))
     interactive = with_window(fair, Caller("interactive"))
-    assert fair.line(interactive).served_s == 100.0
+    assert fair.queue_of(interactive).served_s == 100.0
     served(fair, (interactive, 1.0))
-    assert fair.in_turn() == [fair.line(batch), fair.line(interactive)]
+    assert fair.queues_in_turn() == [fair.queue_of(batch), fair.queue_of(interactive)]

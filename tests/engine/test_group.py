@@ -98,7 +98,7 @@ def test_nothing_is_taken_after_the_end(desk: Desk) -> None:
 
 @pytest.mark.parametrize("devices", ["x", "0;1", "cpu:1", "0,,1", "0,-1"])
 def test_devices_that_make_no_sense_are_refused(devices: str) -> None:
-    with pytest.raises(UsageError, match="with commas between"):
+    with pytest.raises(UsageError, match="separated by commas"):
         EngineSettings(devices=devices)
 
 

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from choral.engine.sampler import pick, top_k
+from choral.engine.host_sampler import pick, top_k
 from choral.engine.search import Draw
 from choral.kernels.gumbel import gumbel
 

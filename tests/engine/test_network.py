@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from choral.engine.steps import Decode
 from choral.engine.window import (
     AlignParams,
     Caller,
@@ -72,34 +73,6 @@ def test_the_same_audio_is_encoded_once_whatever_is_asked(
     assert after.cache_hits - before.cache_hits == 2 * len(all_params) - 1
 
 
-# Watched
-
-
-def test_greedy_tokens_are_seen_one_by_one(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
-    pending = tiny.engine.submit(Window(speech[0], english), watch=True)
-    seen = list(pending.updates())
-    result = pending.result(0)
-    assert FELLOW_AMERICANS[:27] in tiny.tokenizer.decode(result.tokens)
-    grown = sorted(set(seen), key=len)
-    assert seen[: len(grown)] == grown == [result.tokens[:n] for n in range(1, len(grown) + 1)]
-    assert len(grown) >= len(result.tokens) - 1
-    assert seen[-1] == result.tokens
-
-
-def test_the_last_beams_that_are_seen_are_the_result(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
-    for audio in speech[:3]:
-        pending = tiny.engine.submit(Window(audio, replace(english, n_candidates=4)), watch=True)
-        seen = list(pending.updates())
-        assert seen[-1] == pending.result(0).tokens
-        assert len(seen) > 5
-
-
-def test_watching_changes_nothing(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
-    params = replace(english, temperature=0.7, n_candidates=3)
-    unwatched = tiny.engine.submit(Window(speech[1], params)).result(SOON_S)
-    assert tiny.engine.submit(Window(speech[1], params), watch=True).result(SOON_S) == unwatched
-
-
 # Given up
 
 
@@ -107,8 +80,11 @@ def test_a_window_given_up_while_decoded_is_gone_at_the_next_step(
     tiny: Loaded, speech: list[WindowAudio], english: DecodeParams
 ):
     n_slots = tiny.engine.capacity.n_slots
-    begun = tiny.engine.submit(Window(speech[0], replace(english, n_candidates=n_slots)), watch=True)
-    next(begun.updates())
+    is_decoding = threading.Event()
+    tiny.engine.observe(lambda record: is_decoding.set() if isinstance(record.step, Decode) else None)
+    begun = tiny.engine.submit(Window(speech[0], replace(english, n_candidates=n_slots)))
+    assert is_decoding.wait(SOON_S)
+    tiny.engine.observe(None)
     tiny.engine.cancel(begun)
     with pytest.raises(CancelledError):
         begun.result(SOON_S)

@@ -12,7 +12,7 @@ import whisper.tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choral.engine.rules import NEVER, History, Rules
+from choral.engine.rules import NO_TOKEN, History, Rules
 from choral.engine.window import DecodeParams
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -121,10 +121,10 @@ def recent(history: History, slots: list[int]) -> list[Any]:
 def test_history_knows_the_newest_tokens():
     history = History(4, BEGIN, CPU)
     history.reset(torch.tensor([1, 3]))
-    assert recent(history, [1]) == [(NEVER, NEVER, NEVER, 0)]
+    assert recent(history, [1]) == [(NO_TOKEN, NO_TOKEN, NO_TOKEN, 0)]
     history.append(torch.tensor([3, 1]), torch.tensor([BEGIN + 3, 7]))
     history.append(torch.tensor([1]), torch.tensor([8]))
-    assert recent(history, [1, 3]) == [(8, 7, NEVER, 2), (BEGIN + 3, NEVER, BEGIN + 3, 1)]
+    assert recent(history, [1, 3]) == [(8, 7, NO_TOKEN, 2), (BEGIN + 3, NO_TOKEN, BEGIN + 3, 1)]
 
 
 @pytest.mark.parametrize("sources", [[1, 0], [0, 0], [1, 1]])

@@ -9,7 +9,7 @@ import pytest
 from choral.engine.steps import Decode, Encode, Step, WindowTask
 from choral.engine.window import Caller
 from fake_runner import Clock
-from stepper import kinds, stepper, until_decoding
+from stepper import kinds, make_stepper, until_decoding
 
 
 def callers_of(step: Step | None) -> list[Caller]:
@@ -20,78 +20,78 @@ def callers_of(step: Step | None) -> list[Caller]:
 
 
 def test_a_short_request_does_not_wait_behind_a_long_one(clock: Clock):
-    desk = stepper(clock, encode=0.03, decode=0.01)
+    stepper = make_stepper(clock, encode=0.03, decode=0.01)
     file = Caller()
     for _ in range(50):
-        desk.submit(file, n_tokens=20)
+        stepper.submit(file, n_tokens=20)
     for _ in range(40):
-        desk.step()
-    short = desk.submit(n_tokens=3)
-    step = desk.step()
+        stepper.step()
+    short = stepper.submit(n_tokens=3)
+    step = stepper.step()
     assert isinstance(step, Encode)
     assert step.tasks[0] is short
-    assert kinds([desk.step() for _ in range(3)]) == ["Prefill", "Decode", "Decode"]
+    assert kinds([stepper.step() for _ in range(3)]) == ["Prefill", "Decode", "Decode"]
     assert short.future.result(timeout=0).tokens == (0, 1, 2)
-    assert desk.scheduler.n_waiting > 30
+    assert stepper.scheduler.n_waiting > 30
 
 
 def test_a_newcomer_does_not_make_up_for_what_others_had(clock: Clock):
     """One caller decodes one window beside the many of another, so it has had less; a third is level with it."""
-    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.01)
+    stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.01)
     file, slow = Caller(), Caller()
     for _ in range(30):
-        desk.submit(file, n_tokens=100)
-    desk.submit(slow, n_tokens=100)
+        stepper.submit(file, n_tokens=100)
+    stepper.submit(slow, n_tokens=100)
     for _ in range(60):
-        desk.step()
-    third = desk.submit()
-    step = desk.step()
+        stepper.step()
+    third = stepper.submit()
+    step = stepper.step()
     assert isinstance(step, Encode)
     assert step.tasks[0] is third
 
 
 def test_windows_of_callers_enter_in_turn(clock: Clock):
-    desk = stepper(clock, most=2, encode=0.05)
+    stepper = make_stepper(clock, max_encode_batch=2, encode=0.05)
     first, second = Caller(), Caller()
     for caller in (first, first, first, second, second):
-        desk.submit(caller)
-    entered = [step.tasks for step in desk.steps() if isinstance(step, Encode)]
+        stepper.submit(caller)
+    entered = [step.tasks for step in stepper.steps() if isinstance(step, Encode)]
     order = [task.caller for tasks in entered for task in tasks]
     assert order == [first, second, first, second, first]
 
 
 def test_a_caller_that_comes_back_has_saved_up_nothing(clock: Clock):
-    desk = stepper(clock, n_slots=1, encode=0.1)
+    stepper = make_stepper(clock, n_slots=1, encode=0.1)
     away, here = Caller(), Caller()
-    desk.submit(away)
-    desk.steps()
+    stepper.submit(away)
+    stepper.steps()
     for _ in range(20):
-        desk.submit(here)
+        stepper.submit(here)
     for _ in range(20):
-        desk.step()
+        stepper.step()
     for _ in range(5):
-        desk.submit(away)
-    order = [step.tasks[0].caller for step in desk.steps() if isinstance(step, Encode)]
+        stepper.submit(away)
+    order = [step.tasks[0].caller for step in stepper.steps() if isinstance(step, Encode)]
     assert sorted(order[:4], key=id) == sorted([away, here] * 2, key=id)
 
 
 @pytest.mark.parametrize("first", ["interactive", "batch"])
 def test_interactive_goes_before_batch(clock: Clock, first: str):
-    desk = stepper(clock, n_slots=1, encode=0.1)
+    stepper = make_stepper(clock, n_slots=1, encode=0.1)
     batch, interactive = Caller("batch"), Caller("interactive")
     for caller in [interactive, batch] if first == "interactive" else [batch, interactive]:
-        desk.submit(caller)
-    order = [step.tasks[0].caller for step in desk.steps() if isinstance(step, Encode)]
+        stepper.submit(caller)
+    order = [step.tasks[0].caller for step in stepper.steps() if isinstance(step, Encode)]
     assert order == [interactive, batch]
 
 
 def test_batch_gets_a_fifth_of_the_time_beside_interactive(clock: Clock):
-    desk = stepper(clock, n_slots=1, encode=0.1, decode=0.1)
+    stepper = make_stepper(clock, n_slots=1, encode=0.1, decode=0.1)
     batch, interactive = Caller("batch"), Caller("interactive")
     for _ in range(100):
-        desk.submit(batch)
-        desk.submit(interactive)
-    served = Counter(callers_of(desk.step())[0] for _ in range(300))
+        stepper.submit(batch)
+        stepper.submit(interactive)
+    served = Counter(callers_of(stepper.step())[0] for _ in range(300))
     assert served[interactive] / served[batch] == pytest.approx(4, abs=0.5)
 
 
@@ -99,45 +99,45 @@ def test_batch_gets_a_fifth_of_the_time_beside_interactive(clock: Clock):
 
 
 def test_a_large_window_is_not_passed_for_ever(clock: Clock):
-    desk = stepper(clock, encode=0.01, decode=0.01)
-    small = [desk.submit(n_tokens=n) for n in range(4, 12)]
-    until_decoding(desk, small)
-    large = desk.submit(n_slots=5)
-    later = [desk.submit() for _ in range(20)]
+    stepper = make_stepper(clock, encode=0.01, decode=0.01)
+    small = [stepper.submit(n_tokens=n) for n in range(4, 12)]
+    until_decoding(stepper, small)
+    large = stepper.submit(n_slots=5)
+    later = [stepper.submit() for _ in range(20)]
     while not large.slots:
-        step = desk.step()
+        step = stepper.step()
         assert isinstance(step, Decode) or (step and large in step.tasks), "another took a place it waits for"
     assert sum(task.future.done() for task in small) == 5  # it entered as soon as it could
-    desk.steps()
+    stepper.steps()
     assert all(task.future.done() for task in [large, *later])
 
 
 def test_the_last_places_are_kept_for_callers_that_have_none(clock: Clock):
-    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.01)
+    stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.01)
     file = Caller()
-    tasks = [desk.submit(file, n_tokens=1000) for _ in range(40)]
+    tasks = [stepper.submit(file, n_tokens=1000) for _ in range(40)]
     for _ in range(60):
-        desk.step()
-        assert desk.scheduler.slots.n_free >= 2
+        stepper.step()
+        assert stepper.scheduler.slots.n_free >= 2
     assert sum(bool(task.slots) and not task.future.done() for task in tasks) == 14
-    others = [desk.submit(n_tokens=50) for _ in range(2)]
-    until_decoding(desk, others)
-    assert desk.scheduler.slots.n_free == 0
+    others = [stepper.submit(n_tokens=50) for _ in range(2)]
+    until_decoding(stepper, others)
+    assert stepper.scheduler.slots.n_free == 0
 
 
 def test_a_window_that_needs_all_places_gets_them(clock: Clock):
-    desk = stepper(clock, n_slots=16)
+    stepper = make_stepper(clock, n_slots=16)
     caller = Caller()
-    tasks = [desk.submit(caller), desk.submit(caller, n_slots=16), desk.submit(caller)]
-    desk.steps()
+    tasks = [stepper.submit(caller), stepper.submit(caller, n_slots=16), stepper.submit(caller)]
+    stepper.steps()
     assert [len(task.future.result(timeout=0).tokens) for task in tasks] == [3, 3, 3]
 
 
 def test_a_text_to_align_needs_no_place(clock: Clock):
-    desk = stepper(clock, n_slots=1, decode=0.01)
-    until_decoding(desk, [desk.submit(n_tokens=30)])
-    known = desk.submit(n_slots=0)
-    assert kinds([desk.step(), desk.step()]) == ["Encode", "Align"]
+    stepper = make_stepper(clock, n_slots=1, decode=0.01)
+    until_decoding(stepper, [stepper.submit(n_tokens=30)])
+    known = stepper.submit(n_slots=0)
+    assert kinds([stepper.step(), stepper.step()]) == ["Encode", "Align"]
     assert known.future.done()
 
 
@@ -145,75 +145,75 @@ def test_a_text_to_align_needs_no_place(clock: Clock):
 
 
 def test_the_encoder_takes_no_more_than_its_budget(clock: Clock):
-    desk = stepper(clock, n_slots=16, most=4, encode=0.0001)
+    stepper = make_stepper(clock, n_slots=16, max_encode_batch=4, encode=0.0001)
     for _ in range(12):
-        desk.submit()
-    desk.steps()
-    assert desk.runner.encoded[:4] == [1, 2, 4, 4]  # what a window costs is not known before the first
+        stepper.submit()
+    stepper.steps()
+    assert stepper.runner.encoded[:4] == [1, 2, 4, 4]  # what a window costs is not known before the first
 
 
 def test_newcomers_hold_nobody_up_for_long(clock: Clock):
-    desk = stepper(clock, n_slots=16, most=8, encode=0.03)
+    stepper = make_stepper(clock, n_slots=16, max_encode_batch=8, encode=0.03)
     for _ in range(12):
-        desk.submit(n_tokens=10)
-    made = desk.steps()
-    assert desk.runner.encoded == [1, 2, 3, 3, 3]
+        stepper.submit(n_tokens=10)
+    made = stepper.steps()
+    assert stepper.runner.encoded == [1, 2, 3, 3, 3]
     together = "".join(kind[0] for kind in kinds(made)).split("D")
     assert together[0] == "EPEP"  # 0.09 s
     assert max(map(len, together[1:])) == 2
 
 
 def test_who_is_decoding_no_more_is_not_held_up(clock: Clock):
-    desk = stepper(clock, n_slots=16, most=8, encode=0.2)
-    first = [desk.submit(n_tokens=10) for _ in range(2)]
-    desk.step(), desk.step(), desk.step()
+    stepper = make_stepper(clock, n_slots=16, max_encode_batch=8, encode=0.2)
+    first = [stepper.submit(n_tokens=10) for _ in range(2)]
+    stepper.step(), stepper.step(), stepper.step()
     for task in first:
-        desk.cancel(task)
-    later = desk.submit()
-    desk.steps()
+        stepper.cancel(task)
+    later = stepper.submit()
+    stepper.steps()
     assert later.future.done()
 
 
 def test_the_encoder_takes_no_more_than_there_are_places(clock: Clock):
-    desk = stepper(clock, n_slots=3, most=8, encode=0.0001)
+    stepper = make_stepper(clock, n_slots=3, max_encode_batch=8, encode=0.0001)
     for _ in range(9):
-        desk.submit()
-    desk.steps()
-    assert desk.runner.encoded == [1, 2, 3, 3]
+        stepper.submit()
+    stepper.steps()
+    assert stepper.runner.encoded == [1, 2, 3, 3]
 
 
 def test_the_same_audio_is_encoded_once(clock: Clock):
-    desk = stepper(clock, most=4)
+    stepper = make_stepper(clock, max_encode_batch=4)
     for key in (1, 3, 4):
-        desk.submit(key=key)
-    desk.steps()
-    tasks = [desk.submit(key=key, n_slots=n) for key, n in [(2, 1), (2, 2), (2, 0), (1, 1)]]
-    made = desk.steps()
-    assert desk.runner.encoded == [1, 2, 1]
+        stepper.submit(key=key)
+    stepper.steps()
+    tasks = [stepper.submit(key=key, n_slots=n) for key, n in [(2, 1), (2, 2), (2, 0), (1, 1)]]
+    made = stepper.steps()
+    assert stepper.runner.encoded == [1, 2, 1]
     assert kinds(made)[:3] == ["Encode", "Align", "Prefill"]
     assert set(made[0].tasks) == set(tasks[:3])
-    assert desk.scheduler.n_hits == 3
+    assert stepper.scheduler.counts.cache_hits == 3
 
 
 @pytest.mark.parametrize(("n_slots", "kind"), [(1, "Prefill"), (5, "Prefill"), (0, "Align")])
 def test_known_audio_goes_straight_on(clock: Clock, n_slots: int, kind: str):
-    desk = stepper(clock)
-    desk.submit(key=7)
-    desk.steps()
-    desk.submit(key=7, n_slots=n_slots)
-    assert kinds([desk.step()]) == [kind]
-    assert desk.scheduler.n_hits == 1
+    stepper = make_stepper(clock)
+    stepper.submit(key=7)
+    stepper.steps()
+    stepper.submit(key=7, n_slots=n_slots)
+    assert kinds([stepper.step()]) == [kind]
+    assert stepper.scheduler.counts.cache_hits == 1
 
 
 # The decoder
 
 
 def test_all_windows_of_the_only_caller_share_every_step(clock: Clock):
-    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.0, row=0.01)
+    stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.0, row=0.01)
     caller = Caller()
-    tasks = [desk.submit(caller, n_tokens=50) for _ in range(10)]
-    until_decoding(desk, tasks)
-    steps = [desk.step() for _ in range(5)]
+    tasks = [stepper.submit(caller, n_tokens=50) for _ in range(10)]
+    until_decoding(stepper, tasks)
+    steps = [stepper.step() for _ in range(5)]
     assert [set(step.tasks) for step in steps if step] == [set(tasks)] * 5
 
 
@@ -222,17 +222,17 @@ def test_all_windows_of_the_only_caller_share_every_step(clock: Clock):
     [(0.001, 0.01, 3), (0.0065, 0.001, 6), (0.01, 0.0, 13)],  # 1.5 times the step of two rows: 3, 6 and any number
 )
 def test_one_window_beside_many_is_in_every_step(clock: Clock, fixed: float, row: float, n_most: int):
-    desk = stepper(clock, n_slots=16, encode=0.001, decode=fixed, row=row)
+    stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=fixed, row=row)
     file, other = Caller(), Caller()
-    many = [desk.submit(file, n_tokens=1000) for _ in range(12)]
-    until_decoding(desk, many)
-    single = desk.submit(other, n_tokens=1000)
-    until_decoding(desk, [single])
+    many = [stepper.submit(file, n_tokens=1000) for _ in range(12)]
+    until_decoding(stepper, many)
+    single = stepper.submit(other, n_tokens=1000)
+    until_decoding(stepper, [single])
     for _ in range(5):
-        desk.step()
+        stepper.step()
     counts: Counter[WindowTask] = Counter()
     for _ in range(120):
-        step = desk.step()
+        step = stepper.step()
         assert isinstance(step, Decode)
         assert len(step.tasks) == n_most
         counts.update(step.tasks)
@@ -241,21 +241,21 @@ def test_one_window_beside_many_is_in_every_step(clock: Clock, fixed: float, row
 
 
 def test_two_callers_with_many_windows_get_the_same_beside_a_third(clock: Clock):
-    desk = stepper(clock, n_slots=16, encode=0.001, decode=0.0065, row=0.001)
+    stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.0065, row=0.001)
     one, other, third = Caller(), Caller(), Caller()
-    until_decoding(desk, [desk.submit(caller, n_tokens=1000) for caller in [one] * 6 + [other] * 6])
-    until_decoding(desk, [desk.submit(third, n_tokens=1000)])
-    counts = Counter(caller for _ in range(100) for caller in callers_of(desk.step()))
+    until_decoding(stepper, [stepper.submit(caller, n_tokens=1000) for caller in [one] * 6 + [other] * 6])
+    until_decoding(stepper, [stepper.submit(third, n_tokens=1000)])
+    counts = Counter(caller for _ in range(100) for caller in callers_of(stepper.step()))
     assert counts[third] == 100
     assert counts[one] == pytest.approx(counts[other], rel=0.1)
 
 
 def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
     """Two windows of one and one of another begin before any step of the decoder was measured."""
-    desk = stepper(clock, encode=0.0001)
+    stepper = make_stepper(clock, encode=0.0001)
     caller = Caller()
-    tasks = [desk.submit(who) for who in (caller, Caller(), caller)]
-    made = desk.steps()
+    tasks = [stepper.submit(who) for who in (caller, Caller(), caller)]
+    made = stepper.steps()
     first = next(step for step in made if isinstance(step, Decode))
     assert set(first.tasks) == set(tasks)
 
@@ -264,48 +264,48 @@ def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
 
 
 def test_the_encoder_s_lanes_are_filled_however_long_a_window_takes(clock: Clock):
-    desk = stepper(clock, n_lanes=2, encode=3.0)
+    stepper = make_stepper(clock, n_lanes=2, encode=3.0)
     for _ in range(4):
-        desk.submit()
-    entered = [len(step.tasks) for step in desk.steps() if isinstance(step, Encode)]
+        stepper.submit()
+    entered = [len(step.tasks) for step in stepper.steps() if isinstance(step, Encode)]
     assert entered == [2, 2]
 
 
 def test_a_window_waits_for_a_second_place_so_that_two_are_encoded_together(clock: Clock):
-    desk = stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
-    first = [desk.submit(n_tokens=n) for n in (5, 8, 20, 20)]
-    until_decoding(desk, first)
-    waiting = [desk.submit(), desk.submit()]
+    stepper = make_stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
+    first = [stepper.submit(n_tokens=n) for n in (5, 8, 20, 20)]
+    until_decoding(stepper, first)
+    waiting = [stepper.submit(), stepper.submit()]
     steps = []
     while not first[1].future.done():
         assert not waiting[0].slots
-        steps.append(desk.step())
+        steps.append(stepper.step())
     assert first[0].future.done()
     assert set(kinds(steps)) == {"Decode"}
-    entering = desk.step()
+    entering = stepper.step()
     assert isinstance(entering, Encode)
     assert set(entering.tasks) == set(waiting)
 
 
 def test_the_last_window_waits_for_nobody(clock: Clock):
-    desk = stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
-    first = [desk.submit(n_tokens=n) for n in (5, 20, 20, 20)]
-    until_decoding(desk, first)
-    last = desk.submit()
+    stepper = make_stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
+    first = [stepper.submit(n_tokens=n) for n in (5, 20, 20, 20)]
+    until_decoding(stepper, first)
+    last = stepper.submit()
     while not first[0].future.done():
-        desk.step()
-    entering = desk.step()
+        stepper.step()
+    entering = stepper.step()
     assert isinstance(entering, Encode)
     assert entering.tasks == (last,)
 
 
 def test_audio_that_is_encoded_already_waits_for_nobody(clock: Clock):
-    desk = stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
-    first = [desk.submit(n_tokens=n, key=n) for n in (5, 20, 21, 22)]
-    until_decoding(desk, first)
-    again, _ = desk.submit(key=20), desk.submit()
+    stepper = make_stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
+    first = [stepper.submit(n_tokens=n, key=n) for n in (5, 20, 21, 22)]
+    until_decoding(stepper, first)
+    again, _ = stepper.submit(key=20), stepper.submit()
     while not first[0].future.done():
-        desk.step()
-    entering = desk.step()
+        stepper.step()
+    entering = stepper.step()
     assert kinds([entering]) == ["Prefill"]
     assert entering.tasks[0] is again

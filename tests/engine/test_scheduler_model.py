@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from typing import Any
 from unittest.mock import patch
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import choral.engine.engine_loop
-from choral.engine.fair_share import CHARGE
+from choral.engine.fair_share import WEIGHTS
 from choral.engine.scheduler import MAX_PREFILL_STALL_S
 from choral.engine.steps import Decode, Encode, Step, WindowTask
 from choral.engine.window import Caller
@@ -20,7 +21,7 @@ from fake_runner import Clock, FakeRunner, Seconds, audio
 from stepper import Stepper
 
 N_CALLERS = 6
-MOST_TOKENS = 5
+MAX_TOKENS = 5
 
 
 def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
@@ -32,9 +33,9 @@ def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
     """
     seconds, n_slots = runner.seconds, runner.n_slots
     to_begin_s = max(MAX_PREFILL_STALL_S, seconds.encode * runner.n_lanes) + 2 * seconds.decode
-    to_end_s = n_slots * MOST_TOKENS * (seconds.decode + seconds.row * n_slots)
+    to_end_s = n_slots * MAX_TOKENS * (seconds.decode + seconds.row * n_slots)
     is_mixed = len({caller.priority for caller in callers}) > 1
-    return 2 * (to_begin_s + to_end_s) * len(callers) * (CHARGE["batch"] / CHARGE["interactive"] if is_mixed else 1)
+    return 2 * (to_begin_s + to_end_s) * len(callers) * (WEIGHTS["interactive"] / WEIGHTS["batch"] if is_mixed else 1)
 
 
 @dataclass
@@ -57,7 +58,7 @@ class Waits:
 class Callers(RuleBasedStateMachine):
     @initialize(
         n_slots=st.integers(1, 12),
-        most_encoded=st.integers(1, 4),
+        max_encode_batch=st.integers(1, 4),
         n_lanes=st.integers(1, 3),
         n_cached=st.integers(0, 5),
         encode_s=st.sampled_from([0.002, 0.01, 0.04, 0.3]),
@@ -67,7 +68,7 @@ class Callers(RuleBasedStateMachine):
     def start(
         self,
         n_slots: int,
-        most_encoded: int,
+        max_encode_batch: int,
         n_lanes: int,
         n_cached: int,
         encode_s: float,
@@ -78,25 +79,25 @@ class Callers(RuleBasedStateMachine):
         self.time = patch.object(choral.engine.engine_loop, "time", clock)
         self.time.start()
         self.runner = FakeRunner(n_slots, n_cached, Seconds(encode_s, decode_s, row_s), clock, n_lanes=n_lanes)
-        self.desk = Stepper(self.runner, most_encoded)
-        self.most_encoded = most_encoded
+        self.stepper = Stepper(self.runner, max_encode_batch)
+        self.max_encode_batch = max_encode_batch
         self.callers = [Caller("batch" if i % 3 == 2 else "interactive") for i in range(N_CALLERS)]
         self.waits = Waits(self.runner, self.callers)
         self.n_submitted = 0
 
     def alive(self) -> list[WindowTask]:
-        return [task for task in self.desk.tasks if not task.future.done()]
+        return [task for task in self.stepper.tasks if not task.future.done()]
 
     @rule(
         who=st.integers(0, N_CALLERS - 1),
         n=st.integers(1, 6),
         n_slots=st.sampled_from([0, 1, 1, 1, 2, 5]),
         key=st.integers(0, 7),
-        n_tokens=st.integers(1, MOST_TOKENS),
+        n_tokens=st.integers(1, MAX_TOKENS),
     )
     def submit(self, who: int, n: int, n_slots: int, key: int, n_tokens: int) -> None:
         for i in range(n):
-            self.desk.submit(
+            self.stepper.submit(
                 self.callers[who], n_slots=min(n_slots, self.runner.n_slots), key=(key + i) % 9, n_tokens=n_tokens
             )
         self.n_submitted += n
@@ -106,19 +107,19 @@ class Callers(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject, is_told: bool) -> None:
         task = data.draw(st.sampled_from(self.alive()))
         if is_told:
-            self.desk.cancel(task)
+            self.stepper.cancel(task)
         else:
             task.future.cancel()
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data(), fault=st.sampled_from(["raise", "answer"]))
     def fail(self, data: st.DataObject, fault: Any) -> None:
-        self.desk.plan(data.draw(st.sampled_from(self.alive()))).fault = fault
+        self.stepper.plan(data.draw(st.sampled_from(self.alive()))).fault = fault
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        self.desk.plan(data.draw(st.sampled_from(self.alive()))).n_tokens = 1
+        self.stepper.plan(data.draw(st.sampled_from(self.alive()))).n_tokens = 1
 
     @rule(key=st.integers(0, 8))
     def break_audio(self, key: int) -> None:
@@ -127,51 +128,53 @@ class Callers(RuleBasedStateMachine):
     @rule(n=st.integers(1, 8))
     def step(self, n: int) -> None:
         for _ in range(n):
-            self.check(self.desk.step())
+            self.check(self.stepper.step())
 
     def check(self, step: Step | None) -> None:
-        self.waits.check(step, self.desk.scheduler.tasks)
+        self.waits.check(step, self.stepper.scheduler.tasks)
         if isinstance(step, Encode):
-            assert len(step.tasks) <= self.most_encoded
+            assert len(step.tasks) <= self.max_encode_batch
         if isinstance(step, Decode):
             assert 0 < sum(task.n_slots for task in step.tasks) <= self.runner.n_slots
 
     @invariant()
     def nothing_is_lost_and_all_fits(self) -> None:
-        if not hasattr(self, "desk"):
+        if not hasattr(self, "stepper"):
             return
-        scheduler = self.desk.scheduler
+        scheduler = self.stepper.scheduler
         scheduler.check_integrity()
-        queued = self.desk.worker.queue.qsize()
-        inside = [task for task in self.desk.tasks if task in scheduler.tasks]
-        assert self.n_submitted - self.desk.worker.counts.windows - len(inside) <= queued
+        queued = self.stepper.loop.queue.qsize()
+        inside = [task for task in self.stepper.tasks if task in scheduler.tasks]
+        assert self.n_submitted - self.stepper.scheduler.counts.windows - len(inside) <= queued
         assert set(self.runner.running) == {task.slots for task in inside if task.slots in self.runner.running}
         assert sum(map(len, self.runner.running)) <= self.runner.n_slots - scheduler.slots.n_free
 
     def teardown(self) -> None:
-        if not hasattr(self, "desk"):
+        if not hasattr(self, "stepper"):
             return
         try:
-            while (step := self.desk.step()) is not None:
+            while (step := self.stepper.step()) is not None:
                 self.check(step)
             self.everything_has_ended()
         finally:
             self.time.stop()
 
     def everything_has_ended(self) -> None:
-        assert all(task.future.done() for task in self.desk.tasks)
-        worker, scheduler = self.desk.worker, self.desk.scheduler
-        assert worker.counts.windows == self.n_submitted
-        assert worker.counts.failed == sum(
-            not task.future.cancelled() and task.future.exception() is not None for task in self.desk.tasks
-        )
+        assert all(task.future.done() for task in self.stepper.tasks)
+        scheduler, cache = self.stepper.scheduler, self.stepper.loop.cache
+        errors = [None if task.future.cancelled() else task.future.exception() for task in self.stepper.tasks]
+        n_failed = sum(error is not None and not isinstance(error, CancelledError) for error in errors)
+        n_cancelled = sum(task.future.cancelled() for task in self.stepper.tasks)
+        n_cancelled += sum(isinstance(error, CancelledError) for error in errors)
+        counts = scheduler.counts
+        assert (counts.windows, counts.failed, counts.cancelled) == (self.n_submitted, n_failed, n_cancelled)
         assert not scheduler.tasks
         assert not self.runner.running
         assert scheduler.n_waiting == 0
         assert scheduler.slots.n_free == self.runner.n_slots
-        assert not worker.cache.holders
-        worker.cache.clear()
-        assert worker.cache.n_bytes == 0
+        assert not cache.holders
+        cache.clear()
+        assert cache.n_bytes == 0
 
 
 TestCallers = Callers.TestCase
@@ -199,7 +202,7 @@ LOADS = st.lists(
         st.builds(Caller, st.sampled_from(["interactive", "interactive", "batch"])),
         st.sampled_from([1, 1, 2, 20]),
         st.sampled_from([0, 1, 1, 1, 2, 5]),
-        st.integers(1, MOST_TOKENS),
+        st.integers(1, MAX_TOKENS),
     ),
     min_size=2,
     max_size=N_CALLERS,
@@ -208,22 +211,26 @@ LOADS = st.lists(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    n_slots=st.integers(5, 12), seconds=SECONDS, loads=LOADS, most_encoded=st.integers(1, 4), n_lanes=st.integers(1, 3)
+    n_slots=st.integers(5, 12),
+    seconds=SECONDS,
+    loads=LOADS,
+    max_encode_batch=st.integers(1, 4),
+    n_lanes=st.integers(1, 3),
 )
 def test_nobody_is_left_out_however_long_it_goes_on(
-    n_slots: int, seconds: Seconds, loads: list[Load], most_encoded: int, n_lanes: int
+    n_slots: int, seconds: Seconds, loads: list[Load], max_encode_batch: int, n_lanes: int
 ):
     clock = Clock()
-    desk = Stepper(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), most_encoded)
-    waits = Waits(desk.runner, [load.caller for load in loads])
+    stepper = Stepper(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), max_encode_batch)
+    waits = Waits(stepper.runner, [load.caller for load in loads])
     under_way: dict[Caller, list[WindowTask]] = {load.caller: [] for load in loads}
     with patch.object(choral.engine.engine_loop, "time", clock):
         for _ in range(300):
             for load in loads:
                 own = [task for task in under_way[load.caller] if not task.future.done()]
                 for _ in range(load.n_at_once - len(own)):
-                    own.append(desk.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
+                    own.append(stepper.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
                 under_way[load.caller] = own
-            step = desk.step()
+            step = stepper.step()
             assert step is not None
-            waits.check(step, desk.scheduler.tasks)
+            waits.check(step, stepper.scheduler.tasks)

@@ -10,7 +10,7 @@ import whisper.decoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from choral.engine.sampler import top_k
+from choral.engine.host_sampler import top_k
 from choral.engine.search import BeamSearch, Candidate, Next, Sampling, best_candidate, search_for
 from choral.engine.window import DecodeParams
 
@@ -55,7 +55,7 @@ def test_beam_search_finds_what_the_reference_finds(beam_size: int, patience: fl
     search = BeamSearch(beam_size, patience, EOT)
     for _ in range(max_tokens):
         before = list(search.texts)
-        best = top_k(table_logits(before, seed), search.n_looked_at)
+        best = top_k(table_logits(before, seed), search.n_top)
         going_on = search.advance(best.tokens, best.logprobs)
         for following in going_on:
             assert search.texts[following.row] == (*before[following.source_row], following.token)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from choral.engine.torch_device import KEPT_PRODUCTS
+from choral.engine.torch_device import PRIMITIVE_CACHE_LIMITS
 from choral.model import int8
 
 MIB = 1 << 20
@@ -34,7 +34,7 @@ for n_rows in range(2, 402):
 @pytest.mark.parametrize(("first", "is_level"), [("limit_primitive_cache()", True), ("", False)])
 def test_products_of_ever_new_sizes_leave_memory_as_it_is(first: str, is_level: bool) -> None:
     command = [sys.executable, "-c", PRODUCTS.format(first=first)]
-    environment = {name: value for name, value in os.environ.items() if name not in KEPT_PRODUCTS}
+    environment = {name: value for name, value in os.environ.items() if name not in PRIMITIVE_CACHE_LIMITS}
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
     after_100, after_400 = map(int, result.stdout.split())
     assert (after_400 - after_100 < 10 * MIB) == is_level

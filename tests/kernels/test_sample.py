@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from choral.engine.host_sampler import pick
 from choral.engine.rules import Rules
-from choral.engine.sampler import pick
 from choral.engine.search import Draw
 from choral.engine.window import DecodeParams
 from choral.kernels import sample as module

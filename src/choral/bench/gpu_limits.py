@@ -13,7 +13,7 @@ import torch
 
 from choral.bench.gpu_breakdown import Breakdown, break_down
 from choral.engine.gpu_runner import GpuRunner
-from choral.engine.gpu_state import BY_HOST, DONE, LENGTH
+from choral.engine.gpu_state import DONE, HOST_SAMPLED, LENGTH
 from choral.model.dims import ModelDims
 from choral.model.gpu_layers import attention
 
@@ -72,7 +72,7 @@ def device_ms(action: Callable[[], object], n_times: int = N_TIMES) -> float:
 
 
 def encoder_share(runner: GpuRunner, dims: ModelDims, top: Ceilings) -> Share:
-    measured_ms = device_ms(lambda: runner.hearing.graphs.run(BATCH)) / BATCH
+    measured_ms = device_ms(lambda: runner.encoder.graphs.run(BATCH)) / BATCH
     return Share(f"encoder, a window of {BATCH}", measured_ms, encoder_limit_ms(dims, top))
 
 
@@ -111,12 +111,12 @@ class StepShare(Share):
 
 def step_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, n_rows: int, n_written: int) -> StepShare:
     limit_ms = step_limit_ms(dims, top, n_rows, n_written, heard_bytes(runner))
-    numbers = runner.state.numbers
-    runner.rows[:, :n_rows] = torch.arange(n_rows, dtype=torch.int32, device=numbers.device)
+    int_state = runner.state.int_state
+    runner.rows[:, :n_rows] = torch.arange(n_rows, dtype=torch.int32, device=int_state.device)
     # Windows that the host decides on stay where they are, however often the step runs.
-    numbers[LENGTH], numbers[BY_HOST], numbers[DONE] = n_written, 1, 0
+    int_state[LENGTH], int_state[HOST_SAMPLED], int_state[DONE] = n_written, 1, 0
     measured_ms = device_ms(lambda: runner.graphs.run(n_rows))
     breakdown = break_down(lambda: runner.graphs.run(n_rows), n_rows)
-    numbers[DONE] = 1
+    int_state[DONE] = 1
     runner.rows.fill_(runner.capacity.n_slots)
     return StepShare(f"decoder step of {n_rows}", measured_ms, limit_ms, breakdown)

@@ -1,4 +1,4 @@
-"""Questions that are answered in one go, from features: where a known text lies, and which language is spoken."""
+"""Alignment of a known text and language detection: one forward pass from encoder features, without slots."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from choral.engine.decoding import answered
-from choral.engine.prompt import require_known
+from choral.engine.decoding import finished, require_tokens
 from choral.engine.steps import Outcome
 from choral.engine.window import Aligned, AlignParams, DetectLanguageParams, Languages, Params
 from choral.errors import UsageError
@@ -24,10 +23,10 @@ class AlignAndDetect:
         self._decoder, self._tokenizer = decoder, tokenizer
         self._alignment_heads, self._compute_type = alignment_heads, compute_type
 
-    def answer(self, known: Sequence[tuple[Any, Params[Any]]]) -> list[Outcome]:
-        return [answered(self._answer(features, params), self._compute_type) for features, params in known]
+    def __call__(self, inputs: Sequence[tuple[Any, Params[Any]]]) -> list[Outcome]:
+        return [finished(self._run(features, params), self._compute_type) for features, params in inputs]
 
-    def _answer(self, features: Tensor, params: Params[Any]) -> Aligned | Languages:
+    def _run(self, features: Tensor, params: Params[Any]) -> Aligned | Languages:
         match params:
             case AlignParams():
                 return self._align(features, params)
@@ -39,7 +38,7 @@ class AlignAndDetect:
     def _detect_language(self, features: Tensor) -> Languages:
         tokenizer = self._tokenizer
         if not tokenizer.is_multilingual:
-            raise UsageError("this model knows English only and cannot detect languages")
+            raise UsageError("this model is English-only and cannot detect languages")
         start = torch.tensor([[tokenizer.sot]], device=features.device)
         states, _ = self._decoder.forward_with_scores(start, features[None])
         logits = self._decoder.logits(states[0, 0])[list(tokenizer.language_tokens)]
@@ -47,9 +46,9 @@ class AlignAndDetect:
         return Languages(dict(zip(tokenizer.languages, probabilities, strict=True)))
 
     def _align(self, features: Tensor, params: AlignParams) -> Aligned:
-        """The cross-attention of a known text and the probability of each of its tokens."""
+        """The cross-attention scores of the text and the probability of each of its tokens."""
         tokenizer = self._tokenizer
-        require_known(params.text_tokens, tokenizer)
+        require_tokens(params.text_tokens, tokenizer)
         start = tokenizer.sot_sequence(params.language, params.task)
         sequence = [*start, tokenizer.no_timestamps, *params.text_tokens, tokenizer.eot]
         tokens = torch.tensor([sequence], device=features.device)

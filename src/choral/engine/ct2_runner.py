@@ -1,8 +1,8 @@
-"""Runs windows with CTranslate2, in micro-batches: it owns its decoding loop, so a `DecodeParams` step goes to the end.
+"""The CTranslate2 runner: micro-batches, because CTranslate2 owns the decoding loop and decodes windows to their end.
 
-Windows of different requests go through one call where it can take them together: same options, and prompts with the
-start of transcript at the same place. Encoder results are arrays of the host, one a window, batched anew for every
-call. Sampled windows go alone, on a fresh copy of the model: its random numbers can be seeded only once.
+Windows of different requests share a call if they have the same options and prompts of the same shape. Encoder results
+are arrays on the host, one per window, stacked for every call. A sampled window runs alone, on a fresh copy of the
+model, because its random numbers can be seeded only once.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND, WINDOW_FRAMES
 from choral.config import EngineSettings
-from choral.engine.decoding import answered, not_numbers, window_seed
-from choral.engine.prompt import initial_tokens, require_known
-from choral.engine.room import free_memory, plan_capacity
+from choral.engine.decoding import finished, initial_tokens, nan_failure, require_tokens, window_seed
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
+from choral.engine.slots import free_memory, plan_capacity
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import (
     AlignParams,
@@ -41,49 +40,49 @@ from choral.model.checkpoint import Checkpoint
 from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.tokenizer import Tokenizer
 
-MOST_SLOTS = {"cpu": 8, "cuda": 32}  # windows of one micro-batch: they all wait for the longest
+MAX_SLOTS = {"cpu": 8, "cuda": 32}  # windows of one micro-batch: all wait for the longest
 FLOAT32_BYTES = 4
-OLD_NAMES = {"iw": "he"}  # of languages, in older folders
-# Ranks beams by the plain sum of their log-probabilities. With a penalty of 0 it would stop at the first that ends.
-ALMOST_NO_PENALTY = 1e-30
+OLD_LANGUAGE_CODES = {"iw": "he"}  # in older model folders
+# Ranks beams by the sum of their log-probabilities. With a penalty of 0 it would stop at the first beam that ends.
+TINY_PENALTY = 1e-30
 
 Features = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Call:
-    """What windows must have in common to share a call: its options, and the shape of their prompts."""
+class CallOptions:
+    """What windows must have in common to share a call: options, and the shape of their prompts."""
 
-    n_before_start: int
+    n_previous: int  # tokens before the start of transcript
     n_start: int
     n_prefix: int
     n_beams: int
     patience: float
     temperature: float
-    n_most: int  # tokens, prefix included
+    max_tokens: int  # prefix included
     suppress_tokens: tuple[int, ...]
     suppress_blank: bool
-    latest_first_timestamp: int
+    max_first_timestamp: int
     has_logprobs: bool
 
     @property
     def max_length(self) -> int:
-        """CTranslate2 takes the lesser of half this number and what is left of it after the prompt."""
-        return max(2 * self.n_most, self.n_most + self.n_before_start + self.n_start - 1)
+        """CTranslate2 generates at most half this number, and at most what the prompt leaves of it."""
+        return max(2 * self.max_tokens, self.max_tokens + self.n_previous + self.n_start - 1)
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """A window with its places, before the call that decodes it."""
+class Prefilled:
+    """A window that waits for the call that decodes it."""
 
     start: PrefillInput
     prompt: list[int]
-    call: Call
+    call: CallOptions
 
 
 class Ct2Runner:
     name = "ctranslate2"
-    took_s: float | None = None  # every call waits
+    costs = None  # every call waits for its results
 
     def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
         self._tokenizer, self._dims = tokenizer, checkpoint.dims
@@ -100,42 +99,41 @@ class Ct2Runner:
         )
         self._model = self._load()
         self.capacity = plan_capacity(
-            free_memory(), checkpoint.dims, FLOAT32_BYTES, n_slots=settings.slots, most_slots=MOST_SLOTS[kind]
+            free_memory(), checkpoint.dims, FLOAT32_BYTES, n_slots=settings.slots, max_slots=MAX_SLOTS[kind]
         )
-        self._waiting: dict[int, Waiting] = {}  # by their first slot
+        self._prefilled: dict[int, Prefilled] = {}  # by their first slot
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Features]:
         mels = np.stack([audio.log_mel(self._dims.n_mels) for audio in audios])
         encoded = np.asarray(self._model.encode(ctranslate2.StorageView.from_array(mels), to_cpu=True))
-        return [np.array(own) for own in encoded]  # each on its own, so that one can be forgotten without the others
+        return [np.array(each) for each in encoded]  # separate, so that the cache can drop each alone
 
     def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
-        """Nothing runs yet; the windows take their places."""
-        waiting = [self._write_cross_kv(start) for start in starts]
-        self._waiting |= {window.start.slots[0]: window for window in waiting}
-        return [InProgress(None)] * len(starts)
+        """Nothing runs yet: only the prompts are built."""
+        self._prefilled |= {start.slots[0]: self._prepare(start) for start in starts}
+        return [InProgress()] * len(starts)
 
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
-        """All of them to their end, those that can share a call together."""
-        groups: dict[object, list[Waiting]] = {}
+        """Decode all of them to their end, in as few calls as their options allow."""
+        groups: dict[object, list[Prefilled]] = {}
         for slots in windows:
-            window = self._waiting[slots[0]]
+            window = self._prefilled[slots[0]]
             groups.setdefault(window.call if window.call.temperature == 0 else slots, []).append(window)
         outcomes: dict[int, Outcome] = {}
         for group in groups.values():
             found = self._sample(group[0]) if group[0].call.temperature > 0 else self._search(group)
-            outcomes |= {window.start.slots[0]: own for window, own in zip(group, found, strict=True)}
+            outcomes |= {window.start.slots[0]: outcome for window, outcome in zip(group, found, strict=True)}
         return [outcomes[slots[0]] for slots in windows]
 
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:
-            self._waiting.pop(slots[0], None)
+            self._prefilled.pop(slots[0], None)
 
-    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
-        """One by one: in a batch its word times are wrong where texts differ in length, and nothing is gained."""
-        return [answered(self._answer(storage([features]), params), self.compute_type) for features, params in known]
+    def align(self, inputs: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
+        """One by one: in a batch, word times are wrong where texts differ in length, and nothing is gained."""
+        return [finished(self._run(storage([features]), params), self.compute_type) for features, params in inputs]
 
-    def _answer(self, features: ctranslate2.StorageView, params: Params[Any]) -> TokenTimes | Languages:
+    def _run(self, features: ctranslate2.StorageView, params: Params[Any]) -> TokenTimes | Languages:
         match params:
             case AlignParams():
                 return self._align(features, params)
@@ -145,7 +143,7 @@ class Ct2Runner:
                 raise TypeError(f"unknown window parameters: {other!r}")
 
     def _align(self, features: ctranslate2.StorageView, params: AlignParams) -> TokenTimes:
-        require_known(params.text_tokens, self._tokenizer)
+        require_tokens(params.text_tokens, self._tokenizer)
         start = list(self._tokenizer.sot_sequence(params.language, params.task))
         found = self._model.align(features, start, [list(params.text_tokens)], 2 * params.n_frames)[0]
         rows, columns = np.array(found.alignments, dtype=np.intp).reshape(-1, 2).T
@@ -154,12 +152,12 @@ class Ct2Runner:
 
     def _detect_language(self, features: ctranslate2.StorageView) -> Languages:
         if not self._tokenizer.is_multilingual:
-            raise UsageError("this model knows English only and cannot detect languages")
+            raise UsageError("this model is English-only and cannot detect languages")
         found = {token[2:-2]: probability for token, probability in self._model.detect_language(features)[0]}
-        by_code = {OLD_NAMES.get(name, name): probability for name, probability in found.items()}
+        by_code = {OLD_LANGUAGE_CODES.get(name, name): probability for name, probability in found.items()}
         return Languages({code: by_code[code] for code in self._tokenizer.languages})
 
-    def _search(self, group: Sequence[Waiting]) -> list[Outcome]:
+    def _search(self, group: Sequence[Prefilled]) -> list[Outcome]:
         """Greedy or beam search."""
         call, n_beams = group[0].call, group[0].call.n_beams
         n_hypotheses = max(1, round(n_beams * call.patience)) if n_beams > 1 else 1
@@ -169,11 +167,11 @@ class Ct2Runner:
             beam_size=n_beams,
             patience=call.patience,
             num_hypotheses=n_hypotheses,
-            length_penalty=ALMOST_NO_PENALTY if n_beams > 1 else 0,
+            length_penalty=TINY_PENALTY if n_beams > 1 else 0,
         )
         return [self._outcome(window, [result]) for window, result in zip(group, results, strict=True)]
 
-    def _sample(self, window: Waiting) -> list[Outcome]:
+    def _sample(self, window: Prefilled) -> list[Outcome]:
         params = window.start.params
         ctranslate2.set_random_seed(window_seed(params, window.start.audio_key) & 0xFFFF_FFFF)
         samples = self._generate(
@@ -186,7 +184,7 @@ class Ct2Runner:
         )
         return [self._outcome(window, samples)]
 
-    def _generate(self, model: Any, group: Sequence[Waiting], **search: Any) -> list[Any]:
+    def _generate(self, model: Any, group: Sequence[Prefilled], **search: Any) -> list[Any]:
         call = group[0].call
         results: list[Any] = model.generate(
             storage([window.start.features for window in group]),
@@ -194,7 +192,7 @@ class Ct2Runner:
             max_length=call.max_length,
             suppress_tokens=list(call.suppress_tokens),
             suppress_blank=call.suppress_blank,
-            max_initial_timestamp_index=call.latest_first_timestamp,
+            max_initial_timestamp_index=call.max_first_timestamp,
             return_scores=True,
             return_no_speech_prob=True,
             return_logits_vocab=call.has_logprobs,
@@ -202,8 +200,8 @@ class Ct2Runner:
         )
         return results
 
-    def _outcome(self, window: Waiting, results: Sequence[Any]) -> Outcome:
-        """The best of all hypotheses, by the window's own length penalty."""
+    def _outcome(self, window: Prefilled, results: Sequence[Any]) -> Outcome:
+        """The best hypothesis, by the window's length penalty."""
         call = window.call
         candidates = [
             Candidate(
@@ -214,44 +212,44 @@ class Ct2Runner:
         ]
         no_speech_prob: float = results[0].no_speech_prob
         if math.isnan(no_speech_prob) or any(math.isnan(candidate.sum_logprob) for candidate in candidates):
-            return Failed(not_numbers(self.compute_type))
+            return Failed(nan_failure(self.compute_type))
         best = max(candidates, key=lambda candidate: candidate.score(window.start.params.length_penalty))
         return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, best.token_logprobs))
 
-    def _write_cross_kv(self, start: PrefillInput) -> Waiting:
+    def _prepare(self, start: PrefillInput) -> Prefilled:
         prompt = initial_tokens(start.params, self._tokenizer, self._dims.n_text_ctx)
-        return Waiting(start, prompt, self._call(start.params, prompt))
+        return Prefilled(start, prompt, self._call(start.params, prompt))
 
-    def _call(self, params: DecodeParams, prompt: list[int]) -> Call:
+    def _call(self, params: DecodeParams, prompt: list[int]) -> CallOptions:
         tokenizer, n_text_ctx = self._tokenizer, self._dims.n_text_ctx
-        n_before_start = prompt.index(tokenizer.sot)
+        n_previous = prompt.index(tokenizer.sot)
         n_start = len(tokenizer.sot_sequence(params.language, params.task)) + (not params.timestamps)
-        n_prefix = len(prompt) - n_before_start - n_start
-        n_room = n_text_ctx - (n_before_start + n_start - 1)
+        n_prefix = len(prompt) - n_previous - n_start
+        max_length = n_text_ctx - (n_previous + n_start - 1)
         seconds = params.max_initial_timestamp
         n_beams = params.n_candidates if params.temperature == 0 else 1
         if params.token_logprobs and n_beams > 1:
-            raise UsageError("ctranslate2 keeps no log-probabilities of beams: use beam_size 1, or --engine torch")
-        return Call(
-            n_before_start=n_before_start,
+            raise UsageError("CTranslate2 returns no log-probabilities for beams: use beam_size 1, or --engine torch")
+        return CallOptions(
+            n_previous=n_previous,
             n_start=n_start,
             n_prefix=n_prefix,
             n_beams=n_beams,
             patience=params.patience,
             temperature=params.temperature,
-            n_most=min(n_prefix + (params.max_tokens or n_text_ctx // 2), n_room),
+            max_tokens=min(n_prefix + (params.max_tokens or n_text_ctx // 2), max_length),
             suppress_tokens=params.suppress_tokens,
             suppress_blank=params.suppress_blank,
-            latest_first_timestamp=WINDOW_FRAMES if seconds is None else round(seconds * FRAMES_PER_SECOND),
+            max_first_timestamp=WINDOW_FRAMES if seconds is None else round(seconds * FRAMES_PER_SECOND),
             has_logprobs=params.token_logprobs,
         )
 
 
-def token_logprobs(result: Any, call: Call) -> tuple[float, ...]:
-    """Of the tokens of its only hypothesis, without the prefix; the logits are those after all rules."""
+def token_logprobs(result: Any, call: CallOptions) -> tuple[float, ...]:
+    """Of the tokens of its only hypothesis, without the prefix; the logits are those after the rules."""
     (tokens,), (steps,) = result.sequences_ids, result.logits
     logits = [np.asarray(step, dtype=np.float64).reshape(-1) for step in steps[: len(tokens)]]
-    logprobs = [own[token] - np.logaddexp.reduce(own) for own, token in zip(logits, tokens, strict=True)]
+    logprobs = [step[token] - np.logaddexp.reduce(step) for step, token in zip(logits, tokens, strict=True)]
     return tuple(map(float, logprobs[call.n_prefix :]))
 
 
@@ -277,6 +275,6 @@ def pick_compute_type(wanted: str, kind: str) -> str:
     supported = ctranslate2.get_supported_compute_types(kind)
     if wanted not in supported:
         raise UsageError(
-            f"compute type {wanted}: CTranslate2 knows {', '.join(sorted(supported))} on this machine's {kind}"
+            f"compute type {wanted}: CTranslate2 supports {', '.join(sorted(supported))} on this machine's {kind}"
         )
     return wanted

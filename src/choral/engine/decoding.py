@@ -1,20 +1,52 @@
-"""One window while it is decoded: its places, its search, how far it got. Plain Python."""
+"""One window while it is decoded: its prompt tokens, its search, and its outcome. Plain Python."""
 
 from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterable
 
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Draw, Next, best_candidate, search_for
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import Aligned, Decoded, DecodeParams, Languages, TokenTimes
-from choral.errors import WindowFailed
+from choral.errors import UsageError, WindowFailed
+from choral.model.tokenizer import Tokenizer
+
+MIN_START_TOKENS = 8  # start of transcript, language, task, no timestamps, and room for text
+
+
+def initial_tokens(params: DecodeParams, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
+    """What the decoder is fed before it samples: previous text, start of transcript, prefix."""
+    require_tokens((*params.prompt, *params.prefix, *params.suppress_tokens), tokenizer)
+    half = n_text_ctx // 2
+    prompt = [tokenizer.sot_prev, *params.prompt[-(half - 1) :]] if params.prompt else []
+    start = tokenizer.sot_sequence(params.language, params.task)
+    if not params.timestamps:
+        start = (*start, tokenizer.no_timestamps)
+    max_prefix = half - params.max_tokens if params.max_tokens and params.max_tokens < half else half // 2
+    return [*prompt, *start, *params.prefix[-min(max_prefix, half - MIN_START_TOKENS) :]]
+
+
+def require_tokens(tokens: Iterable[int], tokenizer: Tokenizer) -> None:
+    """A number outside the vocabulary would read or write memory of other tokens."""
+    for token in tokens:
+        if not 0 <= token < tokenizer.n_vocab:
+            raise UsageError(f"there is no token {token}: this model's are 0 to {tokenizer.n_vocab - 1}")
+
+
+def window_seed(params: DecodeParams, audio_key: bytes) -> int:
+    """A seed of the window's own: its samples do not depend on what else is decoded, or in which order."""
+    digest = hashlib.blake2b(audio_key, digest_size=8)
+    digest.update(repr((params.seed, params.temperature, params.prompt, params.prefix)).encode())
+    return int.from_bytes(digest.digest(), "big") >> 2
 
 
 class Decoding:
+    """A window whose tokens are searched on the host."""
+
     def __init__(self, start: PrefillInput, n_prompt: int, no_speech_prob: float, eot: int, n_text_ctx: int) -> None:
-        self.slots, self.params, self.is_watched = start.slots, start.params, start.is_watched
+        self.slots, self.params = start.slots, start.params
         self.search = search_for(start.params, eot)
         self.length = n_prompt  # tokens that were run through the network
         self.n_sampled = 0
@@ -25,52 +57,44 @@ class Decoding:
 
     @property
     def row_slots(self) -> list[int]:
-        """The places of the rows that go on."""
+        """The slots of the rows that continue."""
         return [self.slots[row] for row in self.search.rows]
 
     def draws(self) -> list[Draw]:
         return [Draw(self.params.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]
 
-    def moved_on(self, going_on: list[Next]) -> bool:
-        """Counts a token; False: that was the last one."""
+    def advance(self, continued: list[Next]) -> bool:
+        """Count a token; False: it was the last one."""
         is_full = self.length >= self._n_text_ctx
         self.n_sampled += 1
         self.length += 1
-        return bool(going_on) and not is_full and self.n_sampled < self._max_tokens
+        return bool(continued) and not is_full and self.n_sampled < self._max_tokens
 
-    def outcome(self, *, is_going_on: bool, compute_type: str) -> Outcome:
+    def outcome(self, *, is_continuing: bool, compute_type: str) -> Outcome:
         if math.isnan(self.no_speech_prob) or any(map(math.isnan, self.search.sum_logprobs)):
-            return Failed(not_numbers(compute_type))
-        if is_going_on and not self.is_watched:
-            return InProgress(None)
+            return Failed(nan_failure(compute_type))
+        if is_continuing:
+            return InProgress(has_tokens=True)
         best = best_candidate(self.search, self.params.length_penalty)
-        if is_going_on:
-            return InProgress(best.tokens)
         logprobs = best.token_logprobs if self.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob, logprobs))
 
 
-def answered(answer: Aligned | TokenTimes | Languages, compute_type: str) -> Outcome:
-    probabilities = answer.probabilities.values() if isinstance(answer, Languages) else answer.token_probs.tolist()
-    return Failed(not_numbers(compute_type)) if any(map(math.isnan, probabilities)) else Finished(answer)
+def finished(result: Aligned | TokenTimes | Languages, compute_type: str) -> Outcome:
+    """The outcome of an alignment or a language detection."""
+    probabilities = result.probabilities.values() if isinstance(result, Languages) else result.token_probs.tolist()
+    return Failed(nan_failure(compute_type)) if any(map(math.isnan, probabilities)) else Finished(result)
 
 
-def not_numbers(compute_type: str) -> WindowFailed:
+def nan_failure(compute_type: str) -> WindowFailed:
     return WindowFailed(
-        f"the model answered with numbers that are not numbers in {compute_type}; "
-        "use --compute-type float32, and fetch the model again if that does not help"
+        f"the model computed NaN (not a number) in {compute_type}; "
+        "use --compute-type float32, and pull the model again if that does not help"
     )
 
 
 def device_failed(error: BaseException) -> WindowFailed:
-    """Torch's and CTranslate2's own errors: out of memory, a lost device."""
+    """Wraps errors of torch and CTranslate2: out of memory, a lost device."""
     failure = WindowFailed(f"the device failed on this window: {error}")
     failure.__cause__ = error
     return failure
-
-
-def window_seed(params: DecodeParams, audio_key: bytes) -> int:
-    """A seed of the window's own: its samples do not depend on what else was decoded, or in which order."""
-    digest = hashlib.blake2b(audio_key, digest_size=8)
-    digest.update(repr((params.seed, params.temperature, params.prompt, params.prefix)).encode())
-    return int.from_bytes(digest.digest(), "big") >> 2

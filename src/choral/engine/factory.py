@@ -1,4 +1,4 @@
-"""Which runner a model gets, and the engine on it. Heavy packages are imported here and not before."""
+"""Chooses the runner of a model and builds its engine. Heavy packages are imported here, on first use."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ PACKAGES = {"torch": "torch", "ctranslate2": "ctranslate2"}
 
 
 def pick_engine(settings: EngineSettings) -> str:
-    """The engine that the settings name, or the best that is installed."""
-    wanted = list(PACKAGES) if settings.engine == "auto" else [settings.engine]
-    for name in wanted:
+    """The engine named in the settings, or the best one installed."""
+    names = list(PACKAGES) if settings.engine == "auto" else [settings.engine]
+    for name in names:
         if importlib.util.find_spec(PACKAGES[name]) is not None:
             return name
     if settings.engine == "torch":
@@ -34,9 +34,9 @@ def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSe
     engines: list[Engine] = []
     try:
         for device in settings.device_names:
-            # The group bounds the queue: each of its engines takes what it is given.
-            own = replace(settings, device=device, devices="", queue_limit=sys.maxsize)
-            engines.append(make(checkpoint, tokenizer, own))
+            # The group bounds the queue, its engines do not.
+            device_settings = replace(settings, device=device, devices="", queue_limit=sys.maxsize)
+            engines.append(make(checkpoint, tokenizer, device_settings))
     except BaseException:
         for engine in engines:
             engine.close()
@@ -49,7 +49,7 @@ def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineS
         from choral.engine.torch_device import has_gpu_path
         from choral.engine.torch_runner import TorchRunner
     except (ImportError, OSError) as error:
-        raise MissingDependency(f"PyTorch is installed and does not load ({error}): see `choral doctor`") from error
+        raise MissingDependency(f"PyTorch is installed but does not load ({error}): see `choral doctor`") from error
     if not has_gpu_path(settings.device, checkpoint.dims):
         return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
     return gpu_engine(checkpoint, tokenizer, settings)
@@ -63,13 +63,13 @@ def gpu_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSet
     try:
         return Engine(GpuRunner(checkpoint, tokenizer, settings), settings)
     except torch.OutOfMemoryError as error:
-        reason = "this GPU has too little memory free for this model"
-        raise OutOfMemory(f"{reason}: take a smaller one, fewer slots, or --device cpu ({error})") from error
+        advice = "use a smaller model, fewer slots, or --device cpu"
+        raise OutOfMemory(f"this GPU has too little free memory for this model: {advice} ({error})") from error
 
 
 def ctranslate2_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
     try:
         from choral.engine.ct2_runner import Ct2Runner
     except (ImportError, OSError) as error:
-        raise MissingDependency(f"CTranslate2 is installed and does not load ({error}): see `choral doctor`") from error
+        raise MissingDependency(f"CTranslate2 is installed but does not load ({error}): see `choral doctor`") from error
     return Engine(Ct2Runner(checkpoint, tokenizer, settings), settings)

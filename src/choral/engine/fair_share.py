@@ -1,8 +1,8 @@
-"""Whose turn it is: the engine's time is shared between callers, whatever the number of their windows.
+"""Fair queueing: the engine's time is shared between callers, whatever the number of their windows. Plain Python.
 
-Every caller has an account of the seconds it was served. The least served is next; who comes anew starts level with
-the one whose turn it is, so that nobody saves up time by staying away. Priority classes share in the same way, with
-interactive callers charged a quarter: they go first, and yet batch work always goes on. Plain Python.
+Each caller has an account of the seconds it was served; the least served caller is next. A new caller starts level with
+the least served caller in the engine, so nobody saves up time by staying away. Priority classes share in the same way,
+weighted: interactive callers get four times the time of batch callers, and batch work never stops.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from choral.engine.steps import WindowTask
 from choral.engine.window import Caller
 from choral.types import Priority
 
-CHARGE: dict[Priority, float] = {"interactive": 0.25, "batch": 1.0}
+WEIGHTS: dict[Priority, float] = {"interactive": 4.0, "batch": 1.0}
 
 
 @dataclass(eq=False)
@@ -26,38 +26,35 @@ class Account:
     caller: Caller
     number: int  # by arrival
     served_s: float
-    is_in_line: bool = False
+    is_queued: bool = False
     waiting: deque[WindowTask] = field(default_factory=deque)
-    entered: dict[WindowTask, None] = field(default_factory=dict)  # have their places
-    decoding: dict[WindowTask, None] = field(
-        default_factory=dict
-    )  # the one that waited longest for its next token first
+    admitted: dict[WindowTask, None] = field(default_factory=dict)  # hold their slots
+    decoding: dict[WindowTask, None] = field(default_factory=dict)  # least recently stepped first
 
     @property
     def n_slots(self) -> int:
-        return sum(len(task.slots) for task in self.entered)
+        return sum(len(task.slots) for task in self.admitted)
 
 
 class PriorityQueue:
-    """The accounts of one priority class; those with waiting windows in a heap, the least served on top."""
+    """The accounts of one priority class; a heap of those with waiting windows, the least served on top."""
 
     def __init__(self) -> None:
-        self.served_s = 0.0  # weighted, of all its callers
-        self.clock_s = 0.0  # how much the least served of those inside had had before the last step
+        self.served_s = 0.0  # of all its callers, divided by the weight of the class
+        self.clock_s = 0.0  # where new accounts start: the least served among those in the last step
         self.accounts: dict[Caller, Account] = {}
         self._heap: list[tuple[float, int, Account]] = []
 
     def put(self, account: Account) -> None:
-        """Into the line, if it waits and is not there yet."""
-        if account.waiting and not account.is_in_line:
-            account.is_in_line = True
+        if account.waiting and not account.is_queued:
+            account.is_queued = True
             heapq.heappush(self._heap, (account.served_s, account.number, account))
 
     def pop(self) -> Account | None:
-        """The least served account that waits. A key can be out of date, but only too low: it is then put right."""
+        """The least served account with waiting windows. A heap key may be stale, but only too low: it is put back."""
         while self._heap:
             served_s, _, account = heapq.heappop(self._heap)
-            account.is_in_line = False
+            account.is_queued = False
             if account.waiting and served_s == account.served_s:
                 return account
             self.put(account)
@@ -66,44 +63,44 @@ class PriorityQueue:
 
 class FairShare:
     def __init__(self) -> None:
-        self.lines: dict[Priority, PriorityQueue] = {priority: PriorityQueue() for priority in get_args(Priority)}
+        self.queues: dict[Priority, PriorityQueue] = {priority: PriorityQueue() for priority in get_args(Priority)}
         self._numbers = count()
 
     def account(self, caller: Caller) -> Account:
-        """The account of a caller, opened level with those that are being served."""
-        line = self.lines[caller.priority]
-        if not line.accounts:
-            busy = [other.served_s for other in self.lines.values() if other.accounts]
-            line.served_s = max([line.served_s, *busy[:1]])
-        if caller not in line.accounts:
-            line.accounts[caller] = Account(caller, next(self._numbers), line.clock_s)
-        return line.accounts[caller]
+        """The account of a caller; a new one starts at the clock of its class."""
+        queue = self.queues[caller.priority]
+        if not queue.accounts:
+            busy = [other.served_s for other in self.queues.values() if other.accounts]
+            queue.served_s = max([queue.served_s, *busy[:1]])
+        if caller not in queue.accounts:
+            queue.accounts[caller] = Account(caller, next(self._numbers), queue.clock_s)
+        return queue.accounts[caller]
 
     def add(self, task: WindowTask) -> None:
         account = self.account(task.caller)
         account.waiting.append(task)
-        self.line(account).put(account)
+        self.queue_of(account).put(account)
 
-    def line(self, account: Account) -> PriorityQueue:
-        return self.lines[account.caller.priority]
+    def queue_of(self, account: Account) -> PriorityQueue:
+        return self.queues[account.caller.priority]
 
     def close_if_empty(self, account: Account) -> None:
-        if not account.waiting and not account.entered:
-            self.line(account).accounts.pop(account.caller, None)
+        if not account.waiting and not account.admitted:
+            self.queue_of(account).accounts.pop(account.caller, None)
 
-    def move_clocks(self, inside: Sequence[Account]) -> None:
-        """Who comes anew will start level with the one of these, who are being served, that had least."""
-        for line in self.lines.values():
-            had_s = [account.served_s for account in inside if self.line(account) is line]
-            line.clock_s = max(line.clock_s, min(had_s, default=0.0))
+    def advance_clocks(self, in_service: Sequence[Account]) -> None:
+        """Set each class's clock to its least served account among these; it never goes back."""
+        for queue in self.queues.values():
+            served_s = [account.served_s for account in in_service if self.queue_of(account) is queue]
+            queue.clock_s = max(queue.clock_s, min(served_s, default=0.0))
 
     def charge(self, account: Account, seconds: float) -> None:
         account.served_s += seconds
-        self.line(account).served_s += seconds * CHARGE[account.caller.priority]
+        self.queue_of(account).served_s += seconds / WEIGHTS[account.caller.priority]
 
     def accounts(self) -> list[Account]:
-        return [account for line in self.lines.values() for account in line.accounts.values()]
+        return [account for queue in self.queues.values() for account in queue.accounts.values()]
 
-    def in_turn(self) -> list[PriorityQueue]:
-        """Classes with somebody in them, the least served first; on a tie the interactive one."""
-        return sorted((line for line in self.lines.values() if line.accounts), key=lambda line: line.served_s)
+    def queues_in_turn(self) -> list[PriorityQueue]:
+        """Classes that have callers, the least served first; on a tie the interactive one."""
+        return sorted((queue for queue in self.queues.values() if queue.accounts), key=lambda queue: queue.served_s)

@@ -1,6 +1,6 @@
-"""The prompts of new windows on a GPU: what they heard takes its place, and their first logits come out.
+"""Prefill on a GPU: write cross-attention K/V to the slots, run the prompts, and return their logits.
 
-Short prompts, which most are, run as CUDA graphs; those that carry the text before run as they come.
+Short prompts, which most are, run as CUDA graphs; prompts with previous text run eagerly.
 """
 
 from __future__ import annotations
@@ -18,64 +18,63 @@ from choral.model.gpu_decoder import GpuDecoder
 from choral.model.kv_cache import GpuKVCache
 from choral.model.tokenizer import Tokenizer
 
-SHORT = 4  # tokens: start of transcript, language, task, no timestamps
+SHORT_TOKENS = 4  # start of transcript, language, task, no timestamps
 SIZES = (1, 2, 4, 6, 8, 12, 16, 21)
-MOST_TOKENS = 8192  # in one pass, padding included
+MAX_TOKENS = 8192  # in one pass, padding included
 
 
 class GpuPrefill:
     def __init__(
-        self, decoder: GpuDecoder, tokenizer: Tokenizer, dims: ModelDims, memory: GpuKVCache, state: GpuState
+        self, decoder: GpuDecoder, tokenizer: Tokenizer, dims: ModelDims, kv_cache: GpuKVCache, state: GpuState
     ) -> None:
-        self._decoder, self._memory, self._state = decoder, memory, state
+        self._decoder, self._kv_cache, self._state = decoder, kv_cache, state
         self._sot, self._eot = tokenizer.sot, tokenizer.eot
-        self._nobody = state.n_entries - 1
-        device, n_most = state.device, max(SIZES)
-        self._tokens = torch.full((n_most, SHORT), tokenizer.sot, device=device)
-        self._asked = torch.zeros(2, n_most, dtype=torch.long, device=device)  # positions of start and end
-        self._slots = torch.full((n_most,), self._nobody, dtype=torch.long, device=device)
-        shape = (n_most, dims.n_audio_ctx, dims.n_audio_state)
-        self._features = torch.zeros(shape, dtype=memory.keys.dtype, device=device)
-        self._graphs = StepGraphs(self._run_short, SIZES, device)
+        device, max_windows = state.device, max(SIZES)
+        self._tokens = torch.full((max_windows, SHORT_TOKENS), tokenizer.sot, device=device)
+        self._positions = torch.zeros(2, max_windows, dtype=torch.long, device=device)  # start of transcript, end
+        self._slots = torch.full((max_windows,), state.pad_slot, dtype=torch.long, device=device)
+        shape = (max_windows, dims.n_audio_ctx, dims.n_audio_state)
+        self._features = torch.zeros(shape, dtype=kv_cache.keys.dtype, device=device)
+        self._graphs = StepGraphs(self._forward_short, SIZES, device)
 
     def __call__(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         """The logits at each prompt's start of transcript, then at each one's end: [2, windows, tokens]."""
-        is_short = max(map(len, prompts)) <= SHORT
-        n_together = max(SIZES) if is_short else max(1, MOST_TOKENS // max(map(len, prompts)))
+        is_short = max(map(len, prompts)) <= SHORT_TOKENS
+        n_together = max(SIZES) if is_short else max(1, MAX_TOKENS // max(map(len, prompts)))
         run = self._short if is_short else self._long
-        parts = [slice(first, first + n_together) for first in range(0, len(starts), n_together)]
-        return torch.cat([run(starts[part], prompts[part]) for part in parts], dim=1)
+        batches = [slice(first, first + n_together) for first in range(0, len(starts), n_together)]
+        return torch.cat([run(starts[batch], prompts[batch]) for batch in batches], dim=1)
 
     def _short(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
-        n, n_run = len(starts), self._graphs.size_for(len(starts))
-        slots = [start.slots[0] for start in starts] + [self._nobody] * (n_run - n)
-        numbers = [*self._asked_of(prompts), *map(list, zip(*self._padded(prompts, SHORT), strict=True))]
-        moved = self._state.moved(torch.tensor(numbers))
-        self._asked[:, :n], self._tokens[:n] = moved[:2], moved[2:].t()
-        self._slots[:n_run] = self._state.moved(torch.tensor(slots))
+        n, n_padded = len(starts), self._graphs.size_for(len(starts))
+        slots = [start.slots[0] for start in starts] + [self._state.pad_slot] * (n_padded - n)
+        columns = [*self._positions_of(prompts), *map(list, zip(*self._padded(prompts, SHORT_TOKENS), strict=True))]
+        inputs = self._state.to_device(torch.tensor(columns))
+        self._positions[:, :n], self._tokens[:n] = inputs[:2], inputs[2:].t()
+        self._slots[:n_padded] = self._state.to_device(torch.tensor(slots))
         torch.stack([start.features for start in starts], out=self._features[:n])
         return self._graphs.run(n)[:, :n].clone()
 
-    def _run_short(self, n: int) -> Tensor:
-        return self._run(self._tokens[:n], self._features[:n], self._slots[:n], self._asked[:, :n])
+    def _forward_short(self, n: int) -> Tensor:
+        return self._forward(self._tokens[:n], self._features[:n], self._slots[:n], self._positions[:, :n])
 
     def _long(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
-        moved = self._state.moved
-        tokens = moved(torch.tensor(self._padded(prompts, max(map(len, prompts)))))
+        to_device = self._state.to_device
+        tokens = to_device(torch.tensor(self._padded(prompts, max(map(len, prompts)))))
         features = torch.stack([start.features for start in starts])
-        slots = moved(torch.tensor([start.slots[0] for start in starts]))
-        return self._run(tokens, features, slots, moved(torch.tensor(self._asked_of(prompts))))
+        slots = to_device(torch.tensor([start.slots[0] for start in starts]))
+        return self._forward(tokens, features, slots, to_device(torch.tensor(self._positions_of(prompts))))
 
-    def _run(self, tokens: Tensor, features: Tensor, slots: Tensor, asked: Tensor) -> Tensor:
-        states = self._decoder.prefill(tokens, features, slots, self._memory)
+    def _forward(self, tokens: Tensor, features: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
+        states = self._decoder.prefill(tokens, features, slots, self._kv_cache)
         n_windows, n_tokens, n_state = states.shape
-        rows = asked + torch.arange(n_windows, device=tokens.device) * n_tokens
+        rows = positions + torch.arange(n_windows, device=tokens.device) * n_tokens
         at_start, at_end = self._decoder.logits(states.view(-1, n_state)[rows.flatten()]).chunk(2)
         return torch.stack([at_start, at_end])
 
     def _padded(self, prompts: Sequence[list[int]], length: int) -> list[list[int]]:
-        """At their end, where no earlier token looks."""
+        """Padded at the end, where no earlier token attends."""
         return [[*prompt, *[self._eot] * (length - len(prompt))] for prompt in prompts]
 
-    def _asked_of(self, prompts: Sequence[list[int]]) -> list[list[int]]:
+    def _positions_of(self, prompts: Sequence[list[int]]) -> list[list[int]]:
         return [[prompt.index(self._sot) for prompt in prompts], [len(prompt) - 1 for prompt in prompts]]

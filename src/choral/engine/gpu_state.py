@@ -1,7 +1,7 @@
-"""What a GPU knows of the windows in its slots: what they want, how far they got. The host sees it one burst late.
+"""The state of the windows in a GPU's slots: sampling parameters and decoding progress. The host reads it a burst late.
 
-All whole numbers lie in one tensor and all others in a second, so that windows begin with one copy to the device, and
-one copy back tells the host of all of them.
+All integers are rows of one tensor and all floats rows of a second, so that new windows take one copy to the device,
+and one copy back shows the host the progress of all of them.
 """
 
 from __future__ import annotations
@@ -14,124 +14,117 @@ from torch import Tensor
 
 from choral.audio.constants import FRAMES_PER_SECOND
 from choral.engine.decoding import window_seed
-from choral.engine.rules import NEVER
+from choral.engine.rules import NO_TOKEN
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
-from choral.engine.torch_device import moved
+from choral.engine.torch_device import to_device
 from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
-# The rows of the whole numbers. The first six are what a window wants, the others how far it got.
-BLANK, TIMESTAMPS, LATEST_FIRST, SEED, MAX_TOKENS, BY_HOST = range(6)
+# Rows of `int_state`: six sampling parameters, then the decoding progress.
+BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED = range(6)
 RECENT = 6  # and the three after it
 LENGTH, NEXT, N_TEXT, DONE = range(10, 14)
-N_NUMBERS = 14
+N_INTS = 14
+# Rows of `float_state`.
 TEMPERATURE, SUM_LOGPROB, NO_SPEECH = range(3)
+N_FLOATS = 3
 
 
 @dataclass(frozen=True)
 class PrefillRow:
-    """A window that takes its places after a prompt of so many tokens."""
-
     start: PrefillInput
-    n_prompt: int
+    n_prompt: int  # tokens
     is_host_sampled: bool
 
 
 class GpuState:
-    """One entry more than there are slots: rows that fill a batch up to its size point there, and are done."""
+    """Has one entry more than there are slots: `pad_slot`, which padding rows point to, and which is always done."""
 
     def __init__(self, tokenizer: Tokenizer, dims: ModelDims, n_slots: int, device: torch.device) -> None:
         self._tokenizer, self._dims, self.device = tokenizer, dims, device
-        self.n_entries = n_slots + 1
-        numbers = torch.zeros(N_NUMBERS, self.n_entries, dtype=torch.long, device=device)
-        numbers[DONE] = 1
-        others = torch.zeros(3, self.n_entries, device=device)
-        texts = torch.zeros(self.n_entries, dims.n_text_ctx, dtype=torch.int32, device=device)
-        logprobs = torch.zeros(self.n_entries, dims.n_text_ctx, device=device)
-        banned_tokens = torch.zeros(self.n_entries, dims.n_vocab, dtype=torch.bool, device=device)
-        self.numbers, self.others, self.texts = numbers, others, texts
-        self.wanted = SamplingParams(
-            suppress_blank=numbers[BLANK],
-            banned_tokens=banned_tokens,
-            timestamps=numbers[TIMESTAMPS],
-            max_first_timestamp=numbers[LATEST_FIRST],
-            temperatures=others[TEMPERATURE],
-            seeds=numbers[SEED],
-            max_tokens=numbers[MAX_TOKENS],
-            is_host_sampled=numbers[BY_HOST],
+        self.pad_slot, n_entries = n_slots, n_slots + 1
+        ints = torch.zeros(N_INTS, n_entries, dtype=torch.long, device=device)
+        ints[DONE] = 1
+        floats = torch.zeros(N_FLOATS, n_entries, device=device)
+        texts = torch.zeros(n_entries, dims.n_text_ctx, dtype=torch.int32, device=device)
+        self.int_state, self.float_state, self.texts = ints, floats, texts
+        self.sampling = SamplingParams(
+            suppress_blank=ints[BLANK],
+            banned_tokens=torch.zeros(n_entries, dims.n_vocab, dtype=torch.bool, device=device),
+            timestamps=ints[TIMESTAMPS],
+            max_first_timestamp=ints[MAX_FIRST_TIMESTAMP],
+            temperatures=floats[TEMPERATURE],
+            seeds=ints[SEED],
+            max_tokens=ints[MAX_TOKENS],
+            is_host_sampled=ints[HOST_SAMPLED],
         )
-        self.progress = DecodeState(
-            recent=numbers[RECENT : RECENT + 4],
-            lengths=numbers[LENGTH],
-            next_tokens=numbers[NEXT],
+        self.decode = DecodeState(
+            recent=ints[RECENT : RECENT + 4],
+            lengths=ints[LENGTH],
+            next_tokens=ints[NEXT],
             texts=texts,
-            logprobs=logprobs,
-            n_text=numbers[N_TEXT],
-            sum_logprobs=others[SUM_LOGPROB],
-            is_done=numbers[DONE],
+            logprobs=torch.zeros(n_entries, dims.n_text_ctx, device=device),
+            n_text=ints[N_TEXT],
+            sum_logprobs=floats[SUM_LOGPROB],
+            is_done=ints[DONE],
         )
         (space,) = tokenizer.encode(" ")
         self.vocabulary = Vocabulary(dims.n_vocab, tokenizer.eot, space, tokenizer.timestamp_begin)
         self._masks: dict[tuple[int, ...], Tensor] = {}
 
-    def begin(self, beginnings: Sequence[PrefillRow]) -> None:
+    def begin(self, rows: Sequence[PrefillRow]) -> None:
+        """Set the state of new windows."""
         columns, temperatures, slots = [], [], []
         by_mask: dict[tuple[int, ...], list[int]] = {}
-        for beginning in beginnings:
-            params = beginning.start.params
+        for prefilled in rows:
+            params = prefilled.start.params
             mask = (*params.suppress_tokens, *((self._tokenizer.no_timestamps,) if params.timestamps else ()))
-            by_mask.setdefault(mask, []).extend(beginning.start.slots)
-            for row, slot in enumerate(beginning.start.slots):
+            by_mask.setdefault(mask, []).extend(prefilled.start.slots)
+            for row, slot in enumerate(prefilled.start.slots):
                 slots.append(slot)
-                columns.append(self._numbers_of(beginning, row))
+                columns.append(self._ints_of(prefilled, row))
                 temperatures.append(params.temperature)
-        places = self.moved(torch.tensor(slots))
-        self.numbers[:, places] = self.moved(torch.tensor(columns)).t()
-        fresh = torch.zeros(3, len(slots))
-        fresh[TEMPERATURE] = torch.tensor(temperatures)
-        self.others[:, places] = self.moved(fresh)
+        indices = self.to_device(torch.tensor(slots))
+        self.int_state[:, indices] = self.to_device(torch.tensor(columns)).t()
+        floats = torch.zeros(N_FLOATS, len(slots))
+        floats[TEMPERATURE] = torch.tensor(temperatures)
+        self.float_state[:, indices] = self.to_device(floats)
         for mask, mask_slots in by_mask.items():
-            self.wanted.banned_tokens[self.moved(torch.tensor(mask_slots))] = self._mask(mask)
+            self.sampling.banned_tokens[self.to_device(torch.tensor(mask_slots))] = self._mask(mask)
 
-    def _numbers_of(self, beginning: PrefillRow, row: int) -> list[int]:
-        start, params = beginning.start, beginning.start.params
+    def _ints_of(self, prefilled: PrefillRow, row: int) -> list[int]:
+        start, params = prefilled.start, prefilled.start.params
         begin, seconds = self._tokenizer.timestamp_begin, params.max_initial_timestamp
-        latest = self._dims.n_vocab if seconds is None else begin + round(seconds * FRAMES_PER_SECOND)
+        max_first = self._dims.n_vocab if seconds is None else begin + round(seconds * FRAMES_PER_SECOND)
         seed = window_seed(params, start.audio_key) + row
         max_tokens = params.max_tokens or self._dims.n_text_ctx // 2
-        wants = [
-            int(params.suppress_blank),
-            int(params.timestamps),
-            latest,
-            seed,
-            max_tokens,
-            int(beginning.is_host_sampled),
-        ]
-        return [*wants, NEVER, NEVER, NEVER, 0, beginning.n_prompt, 0, 0, 0]
+        flags = [int(params.suppress_blank), int(params.timestamps)]
+        sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled)]
+        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, 0, 0]
 
     def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
-        """Of a text that has ended. Few ask for them, so they are no part of what comes back after every burst."""
-        return tuple(self.progress.logprobs[slot, :n_tokens].tolist())
+        """Of a finished text. Rarely requested, so they are not part of every snapshot."""
+        return tuple(self.decode.logprobs[slot, :n_tokens].tolist())
 
     def _mask(self, tokens: tuple[int, ...]) -> Tensor:
         if tokens not in self._masks:
             mask = torch.zeros(self._dims.n_vocab, dtype=torch.bool)
             mask[list(tokens)] = True
-            self._masks = {**dict(list(self._masks.items())[-15:]), tokens: self.moved(mask)}
+            self._masks = {**dict(list(self._masks.items())[-15:]), tokens: self.to_device(mask)}
         return self._masks[tokens]
 
-    def moved(self, tensor: Tensor) -> Tensor:
-        return moved(tensor, self.device)
+    def to_device(self, tensor: Tensor) -> Tensor:
+        return to_device(tensor, self.device)
 
 
 class StateSnapshot:
-    """A copy of the state as it was after some burst, in memory that the device writes while the host works on."""
+    """A copy of the state after a burst, in pinned memory that the device writes while the host does other work."""
 
     def __init__(self, state: GpuState) -> None:
         is_cuda = state.device.type == "cuda"
-        sources = (state.numbers[N_TEXT:], state.others, state.texts)
+        sources = (state.int_state[N_TEXT:], state.float_state, state.texts)
         self._copies = [torch.empty(s.shape, dtype=s.dtype, pin_memory=is_cuda) for s in sources]
         self._sources = sources
         self._is_complete = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
@@ -147,14 +140,14 @@ class StateSnapshot:
     def wait(self) -> None:
         if self._is_complete is not None:
             self._is_complete.synchronize()
-        self._numbers, self._others, self._texts = (copy.numpy() for copy in self._copies)
+        self._ints, self._floats, self._texts = (copy.numpy() for copy in self._copies)
 
     def is_done(self, slots: Sequence[int]) -> bool:
-        return all(self._numbers[DONE - N_TEXT, slot] for slot in slots)
+        return all(self._ints[DONE - N_TEXT, slot] for slot in slots)
 
     def candidate(self, slot: int) -> Candidate:
-        text = self._texts[slot, : self._numbers[0, slot]]
-        return Candidate(tuple(text.tolist()), float(self._others[SUM_LOGPROB, slot]))
+        text = self._texts[slot, : self._ints[0, slot]]
+        return Candidate(tuple(text.tolist()), float(self._floats[SUM_LOGPROB, slot]))
 
     def no_speech_prob(self, slot: int) -> float:
-        return float(self._others[NO_SPEECH, slot])
+        return float(self._floats[NO_SPEECH, slot])

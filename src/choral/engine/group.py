@@ -1,7 +1,6 @@
-"""Several engines, one for each device, behind one `submit`: a window goes where the least is under way.
+"""Several engines, one per device, behind one `submit`: a window goes to the engine with the fewest in flight.
 
-Windows of the same audio (retries, alignment) go where it is encoded already. Each engine has its own thread, and
-knows nothing of the others.
+Windows of the same audio (retries, alignment) go to the engine that has it encoded. The engines do not know each other.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Pending
 from choral.engine.window import Caller, Result, Window
 
-REMEMBERED = 4096  # audios whose engine is known
+MAX_KNOWN_AUDIOS = 4096  # whose engine is remembered
 
 
 class EngineGroup:
@@ -28,23 +27,23 @@ class EngineGroup:
         first = engines[0]
         self.name, self.compute_type = first.name, first.compute_type
         self.capacity, self.settings = first.capacity, replace(first.settings, queue_limit=queue_limit)
-        self.device = ", ".join(engine.device for engine in engines)
+        self.device, self.n_devices = ", ".join(engine.device for engine in engines), len(engines)
         self._engines = list(engines)
         self._lock = threading.Lock()
         self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._owners: weakref.WeakKeyDictionary[Future[Any], Engine] = weakref.WeakKeyDictionary()
         self._known: OrderedDict[bytes, Engine] = OrderedDict()
 
-    def submit(self, window: Window[Result], caller: Caller | None = None, *, watch: bool = False) -> Pending[Result]:
+    def submit(self, window: Window[Result], caller: Caller | None = None) -> Pending[Result]:
         caller = caller or Caller()
-        key = window.audio.key  # takes a moment: not under the lock
+        key = window.audio.key  # hashes the audio: not under the lock
         with self._lock:
             admit(caller, self._callers, self.stats.waiting, self.settings.queue_limit)
-            engine = self._known.pop(key, None) or min(self._engines, key=lambda each: each.n_under_way)
+            engine = self._known.pop(key, None) or min(self._engines, key=lambda engine: engine.n_in_flight)
             self._known[key] = engine
-            if len(self._known) > REMEMBERED:
+            if len(self._known) > MAX_KNOWN_AUDIOS:
                 self._known.popitem(last=False)
-            pending = engine.submit(window, caller, watch=watch)
+            pending = engine.submit(window, caller)
             self._owners[pending] = engine
         return pending
 
@@ -58,19 +57,19 @@ class EngineGroup:
 
     def drain(self, timeout_s: float | None = None) -> bool:
         started_s = time.monotonic()
-        done = []
-        for engine in self._engines:  # all of them, whatever the first ones say: none takes more after this
+        drained = []
+        for engine in self._engines:  # all of them, even after a timeout: none accepts windows afterwards
             left_s = None if timeout_s is None else max(0.0, timeout_s - (time.monotonic() - started_s))
-            done.append(engine.drain(left_s))
-        return all(done)
+            drained.append(engine.drain(left_s))
+        return all(drained)
 
     def close(self) -> None:
         for engine in self._engines:
             engine.close()
 
-    def observe(self, on_step: Callable[[StepRecord], None] | None) -> None:
+    def observe(self, observer: Callable[[StepRecord], None] | None) -> None:
         for engine in self._engines:
-            engine.observe(on_step)
+            engine.observe(observer)
 
     def clear_cache(self) -> None:
         for engine in self._engines:
@@ -82,9 +81,9 @@ class EngineGroup:
 
     @property
     def stats(self) -> EngineStats:
-        """Of all together."""
-        each = [engine.stats for engine in self._engines]
-        return EngineStats(**{f.name: sum(getattr(stats, f.name) for stats in each) for f in fields(EngineStats)})
+        """The sum over all engines."""
+        stats = [engine.stats for engine in self._engines]
+        return EngineStats(**{f.name: sum(getattr(each, f.name) for each in stats) for f in fields(EngineStats)})
 
 
 AnyEngine = Engine | EngineGroup

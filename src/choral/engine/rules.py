@@ -1,8 +1,7 @@
-"""Whisper's rules for what may come next, each a small unit over all rows of a batch, without a read-back.
+"""Whisper's decoding rules, each vectorised over all rows of a batch, without a read-back from the device.
 
-A rule changes logits [rows, vocab] in place. What windows ask for (timestamps, suppressed tokens, …) and what a rule
-must know of their tokens so far lie in tensors with an entry for each slot, so that windows with other options, and at
-other points of their text, share every step.
+A rule masks logits [rows, vocab] in place. The windows' options (timestamps, suppressed tokens, …) and their newest
+tokens are tensors with an entry for each slot, so windows with different options share every step.
 """
 
 from __future__ import annotations
@@ -19,12 +18,12 @@ from choral.engine.window import DecodeParams
 from choral.model.tokenizer import Tokenizer
 
 FORBIDDEN = -math.inf
-NEVER = -1  # stands for "no such token yet"
+NO_TOKEN = -1  # there is none yet
 
 
 @dataclass(frozen=True)
 class Recent:
-    """The newest tokens of some rows, prompt and prefix not counted; each [rows]."""
+    """The newest sampled tokens of some rows, each [rows]."""
 
     last: Tensor
     before_last: Tensor
@@ -33,30 +32,30 @@ class Recent:
 
 
 class History:
-    """The same for every slot."""
+    """The newest sampled tokens of every slot."""
 
     def __init__(self, n_slots: int, timestamp_begin: int, device: torch.device) -> None:
         self.timestamp_begin = timestamp_begin
-        self._numbers = torch.full((4, n_slots), NEVER, device=device)
+        self._recent = torch.full((4, n_slots), NO_TOKEN, device=device)
 
     def reset(self, slots: Tensor) -> None:
-        self._numbers[:, slots] = NEVER
-        self._numbers[3, slots] = 0
+        self._recent[:, slots] = NO_TOKEN
+        self._recent[3, slots] = 0
 
     def at(self, slots: Tensor) -> Recent:
-        return Recent(*self._numbers[:, slots])
+        return Recent(*self._recent[:, slots])
 
     def append(self, slots: Tensor, tokens: Tensor) -> None:
         recent = self.at(slots)
         last_timestamp = torch.where(tokens >= self.timestamp_begin, tokens, recent.last_timestamp)
-        self._numbers[:, slots] = torch.stack([tokens, recent.last, last_timestamp, recent.n_sampled + 1])
+        self._recent[:, slots] = torch.stack([tokens, recent.last, last_timestamp, recent.n_sampled + 1])
 
     def copy(self, source_slots: Tensor, slots: Tensor) -> None:
-        self._numbers[:, slots] = self._numbers[:, source_slots]
+        self._recent[:, slots] = self._recent[:, source_slots]
 
 
 class SuppressBlank:
-    """A text does not start with a space alone, nor with its end."""
+    """The text does not start with a lone space or with the end of text."""
 
     def __init__(self, tokenizer: Tokenizer, n_slots: int, device: torch.device) -> None:
         self.blanks = torch.tensor([*tokenizer.encode(" "), tokenizer.eot], device=device)
@@ -71,7 +70,7 @@ class SuppressBlank:
 
 
 class SuppressTokens:
-    """What a window never wants; with timestamps, the token that says there are none."""
+    """Tokens that the window bans; with timestamps, also the token `no_timestamps`."""
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
         self.no_timestamps = tokenizer.no_timestamps
@@ -88,24 +87,24 @@ class SuppressTokens:
 
 
 class Timestamps:
-    """Where timestamps stand, for windows that want them:
+    """For windows with timestamps.
 
-    they come in pairs, end then start, except right before the end of text; time does not go back, and a segment is
-    longer than nothing; a text starts with a timestamp, and not with a late one; and when all timestamps together are
-    likelier than the top_k text token, a timestamp it is.
+    They come in pairs (end, start), except right before the end of text; they do not decrease, and no segment is
+    empty; the text starts with a timestamp of at most `max_initial_timestamp`; and when all timestamps together are
+    more likely than any text token, a timestamp is sampled.
     """
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
         self.eot, self.begin = tokenizer.eot, tokenizer.timestamp_begin
         self.tokens = torch.arange(self.begin, n_vocab, device=device)
         self.is_on = torch.zeros(n_slots, dtype=torch.bool, device=device)
-        self.latest_first = torch.zeros(n_slots, dtype=torch.long, device=device)
+        self.max_first = torch.zeros(n_slots, dtype=torch.long, device=device)
 
     def set(self, slots: Tensor, params: DecodeParams) -> None:
         self.is_on[slots] = params.timestamps
         seconds = params.max_initial_timestamp
         n_frames = len(self.tokens) if seconds is None else round(seconds * FRAMES_PER_SECOND)
-        self.latest_first[slots] = self.begin + n_frames
+        self.max_first[slots] = self.begin + n_frames
 
     def apply(self, logits: Tensor, slots: Tensor, recent: Recent) -> None:
         is_on = self.is_on[slots]
@@ -116,12 +115,12 @@ class Timestamps:
 
         forbid_rows(times, after_timestamp & pair_is_complete)
         forbid_rows(logits[:, : self.eot], after_timestamp & ~pair_is_complete)
-        self.forbid_the_past(times, is_on, recent)
+        self.forbid_earlier(times, is_on, recent)
         forbid_rows(text, is_first)
-        times.masked_fill_(is_first[:, None] & (self.tokens > self.latest_first[slots, None]), FORBIDDEN)
+        times.masked_fill_(is_first[:, None] & (self.tokens > self.max_first[slots, None]), FORBIDDEN)
         forbid_rows(text, is_on & (times.logsumexp(dim=-1) > text.amax(dim=-1)))
 
-    def forbid_the_past(self, times: Tensor, is_on: Tensor, recent: Recent) -> None:
+    def forbid_earlier(self, times: Tensor, is_on: Tensor, recent: Recent) -> None:
         # The start of a segment may equal the end of the one before; its own end may not.
         is_start = (recent.last >= self.begin) & (recent.before_last < self.begin) & (recent.n_sampled >= 2)
         earliest = torch.where(is_start, recent.last_timestamp, recent.last_timestamp + 1)
@@ -133,7 +132,7 @@ def forbid_rows(logits: Tensor, rows: Tensor) -> None:
 
 
 class Rules:
-    """All of them, in the order in which they apply, with the history they look at."""
+    """All rules in the order in which they apply, and the history they read."""
 
     def __init__(self, tokenizer: Tokenizer, n_vocab: int, n_slots: int, device: torch.device) -> None:
         self.history = History(n_slots, tokenizer.timestamp_begin, device)
@@ -144,11 +143,11 @@ class Rules:
         )
 
     def begin(self, slots: Sequence[int], params: DecodeParams) -> None:
-        """A window takes its places."""
-        places = torch.tensor(slots, device=self.rules[0].blanks.device)
-        self.history.reset(places)
+        """Set the options of a new window."""
+        indices = torch.tensor(slots, device=self.rules[0].blanks.device)
+        self.history.reset(indices)
         for rule in self.rules:
-            rule.set(places, params)
+            rule.set(indices, params)
 
     def apply(self, logits: Tensor, slots: Tensor) -> None:
         recent = self.history.at(slots)

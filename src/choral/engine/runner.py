@@ -1,7 +1,7 @@
-"""What the engine needs of whoever runs the network. Two exist: `torch_runner` and `ct2_runner`.
+"""The interface between the engine and the network: `torch_runner`, `gpu_runner` and `ct2_runner` implement it.
 
-A runner belongs to one thread. Each call takes some windows and answers for each of them; an exception out of a call
-means that nothing of it counts, so that the windows may be tried again one by one.
+A runner belongs to one thread. Each call takes a batch of windows and returns an outcome for each; a call that raises
+has no effect, so that the windows can be retried one by one.
 """
 
 from __future__ import annotations
@@ -10,30 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from choral.engine.cost_model import CostModel
+from choral.engine.slots import Capacity
 from choral.engine.steps import Outcome
 from choral.engine.window import DecodeParams, Params, WindowAudio
 
 
 @dataclass(frozen=True)
 class PrefillInput:
-    """A window that begins: its places, its encoded audio, and what is wanted."""
-
     slots: tuple[int, ...]
-    features: Any  # of the runner's own kind
+    features: Any  # what the runner's `encode` returned
     params: DecodeParams
     audio_key: bytes
-    is_watched: bool
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What was measured at the start."""
-
-    n_slots: int
-    slot_bytes: int
-    features_bytes: int  # of one encoder result
-    cache_bytes: int
-    n_lanes: int = 1  # windows that the encoder takes side by side, in little more time than one
 
 
 class Runner(Protocol):
@@ -41,20 +29,25 @@ class Runner(Protocol):
     device: str
     compute_type: str
     capacity: Capacity
-    # What the last call takes on the device, where that is known and the call itself did not wait for it.
-    took_s: float | None
+
+    @property
+    def costs(self) -> CostModel | None:
+        """Measured on the device, by a runner whose calls return before the device has done the work.
+
+        None: calls wait for their results, so the engine times them.
+        """
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Any]:
         """The features of each, in one pass."""
 
-    def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
-        """Runs prompts; the windows have taken their places afterwards."""
+    def prefill(self, inputs: Sequence[PrefillInput]) -> Sequence[Outcome]:
+        """Run prompts, and write the windows' K/V to their slots."""
 
     def decode(self, windows: Sequence[tuple[int, ...]]) -> Sequence[Outcome]:
-        """Goes on with the windows in these places: one token further, or to their end where it cannot stop."""
+        """Decode the windows in these slots: by one or a few tokens, or to their end if the runner cannot stop."""
 
-    def align(self, known: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
-        """Aligns known texts, or detects languages, from features."""
+    def align(self, inputs: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
+        """Align known texts or detect languages, from features."""
 
     def release(self, slots: tuple[int, ...]) -> None:
-        """The window in these places has left."""
+        """The window in these slots has left."""

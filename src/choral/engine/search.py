@@ -1,7 +1,7 @@
-"""How a window's text grows: independent rows, each greedy or sampled, or beams that compete. Plain Python.
+"""Search strategies: independent rows, each greedy or sampled, or beams that compete. Plain Python.
 
-A search is told what was picked for its rows and answers with the rows that go on: the token each is to be fed, and,
-for beams, which row it continues. At the end it names its candidates; the best is kept.
+A search receives the tokens picked for its rows and returns the rows that continue: the token each is fed next and, for
+beams, which row it continues. At the end it lists its candidates, and the best one is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from choral.engine.window import DecodeParams
 class Candidate:
     tokens: tuple[int, ...]  # without the end of text
     sum_logprob: float
-    token_logprobs: tuple[float, ...] | None = None  # None: not asked for
+    token_logprobs: tuple[float, ...] | None = None  # None: not requested
 
     @property
     def avg_logprob(self) -> float:
@@ -32,16 +32,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Next:
-    """A row that goes on."""
+    """A row that continues."""
 
     row: int
-    source_row: int  # whose text it continues
+    source_row: int  # whose text it extends
     token: int
 
 
 @dataclass(frozen=True)
 class Draw:
-    """How the next token of one row is drawn; at temperature 0 it is the top_k."""
+    """How the next token of a row is drawn; at temperature 0 it is the argmax."""
 
     temperature: float
     seed: int  # of the window and the row, within 63 bits
@@ -53,21 +53,21 @@ class Sampling:
 
     def __init__(self, n_rows: int, eot: int) -> None:
         self.eot = eot
-        self.rows = list(range(n_rows))  # still going on
+        self.rows = list(range(n_rows))  # that continue
         self.texts: list[list[int]] = [[] for _ in range(n_rows)]
         self.token_logprobs: list[list[float]] = [[] for _ in range(n_rows)]
         self.sum_logprobs = [0.0] * n_rows
 
     def advance(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Next]:
-        going_on = []
+        continued = []
         for row, token, logprob in zip(self.rows, tokens, logprobs, strict=True):
             self.sum_logprobs[row] += logprob
             if token != self.eot:
                 self.texts[row].append(token)
                 self.token_logprobs[row].append(logprob)
-                going_on.append(Next(row, row, token))
-        self.rows = [following.row for following in going_on]
-        return going_on
+                continued.append(Next(row, row, token))
+        self.rows = [following.row for following in continued]
+        return continued
 
     def candidates(self) -> list[Candidate]:
         rows = zip(self.texts, self.sum_logprobs, self.token_logprobs, strict=True)
@@ -75,11 +75,11 @@ class Sampling:
 
 
 class BeamSearch:
-    """The `beam_size` top_k texts side by side, until `beam_size * patience` have ended."""
+    """The `beam_size` most likely texts side by side, until `beam_size * patience` have ended."""
 
     def __init__(self, beam_size: int, patience: float, eot: int) -> None:
         self.n_rows, self.eot = beam_size, eot
-        self.n_wanted = max(1, round(beam_size * patience))
+        self.max_ended = max(1, round(beam_size * patience))
         self.rows = list(range(beam_size))
         self.texts: list[tuple[int, ...]] = [()] * beam_size
         self.token_logprobs: list[tuple[float, ...]] = [()] * beam_size
@@ -87,32 +87,32 @@ class BeamSearch:
         self.ended: dict[tuple[int, ...], Candidate] = {}
 
     @property
-    def n_looked_at(self) -> int:
-        """How many tokens of each row are worth a look: one of them may be the end of text."""
+    def n_top(self) -> int:
+        """How many of the most likely tokens of each row are needed: one of them may be the end of text."""
         return self.n_rows + 1
 
     def advance(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> list[Next]:
         scores, sources = self.extend(tokens, logprobs)
-        going_on: list[tuple[int, ...]] = []
+        continued: list[tuple[int, ...]] = []
         newly_ended: list[tuple[int, ...]] = []
         for text in sorted(scores, key=scores.__getitem__, reverse=True):
-            if len(going_on) == self.n_rows:
+            if len(continued) == self.n_rows:
                 break
-            (newly_ended if text[-1] == self.eot else going_on).append(text)
-        for text in newly_ended[: max(0, self.n_wanted - len(self.ended))]:
+            (newly_ended if text[-1] == self.eot else continued).append(text)
+        for text in newly_ended[: max(0, self.max_ended - len(self.ended))]:
             self.ended[text[:-1]] = Candidate(text[:-1], scores[text], self.token_logprobs[sources[text]])
         self.token_logprobs = [
-            (*self.token_logprobs[sources[text]], scores[text] - self.sum_logprobs[sources[text]]) for text in going_on
+            (*self.token_logprobs[sources[text]], scores[text] - self.sum_logprobs[sources[text]]) for text in continued
         ]
-        self.texts, self.sum_logprobs = going_on, [scores[text] for text in going_on]
-        if len(self.ended) >= self.n_wanted:
+        self.texts, self.sum_logprobs = continued, [scores[text] for text in continued]
+        if len(self.ended) >= self.max_ended:
             return []
-        return [Next(row, sources[text], text[-1]) for row, text in enumerate(going_on)]
+        return [Next(row, sources[text], text[-1]) for row, text in enumerate(continued)]
 
     def extend(
         self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]
     ) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], int]]:
-        """Every text with its top_k next tokens. Equal texts, as all are at the start, count once."""
+        """Every text with its most likely next tokens. Equal texts, as all are at the start, count once."""
         scores: dict[tuple[int, ...], float] = {}
         sources: dict[tuple[int, ...], int] = {}
         for row, (row_tokens, row_logprobs) in enumerate(zip(tokens, logprobs, strict=True)):
@@ -134,8 +134,12 @@ class BeamSearch:
 Search = Sampling | BeamSearch
 
 
+def is_beam_search(params: DecodeParams) -> bool:
+    return params.temperature == 0 and params.n_candidates > 1
+
+
 def search_for(params: DecodeParams, eot: int) -> Search:
-    if params.temperature == 0 and params.n_candidates > 1:
+    if is_beam_search(params):
         return BeamSearch(params.n_candidates, params.patience, eot)
     return Sampling(params.n_candidates if params.temperature > 0 else 1, eot)
 

@@ -1,7 +1,6 @@
-"""What the engine takes and gives: a window of audio with the work to do on it, and the work's result.
+"""The engine's input and output: a window of at most 30 s of audio with its parameters, and the result.
 
-A window is at most 30 s. `WindowAudio` is a cut from a recording, with a little sound on both sides, so that its mel
-features equal a slice of the whole recording's. Nothing here needs torch.
+Nothing here needs torch.
 """
 
 from __future__ import annotations
@@ -23,29 +22,31 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, eq=False)
 class WindowAudio:
+    """A cut from a recording, with a few samples more on both sides: its mel features equal those of the whole."""
+
     samples: npt.NDArray[np.float32]
-    lead: int  # samples of sound before the window's start
-    n_mel_frames: int  # how many of the 3,000 mel frames are sound; the rest stay zero
-    mel_peak: float | None  # loudest mel value of the recording; None: it is in this window, which has all of it
+    lead: int  # samples before the window's start
+    n_mel_frames: int  # how many of the 3,000 mel frames are audio; the rest stay zero
+    mel_peak: float | None  # largest mel value of the recording; None: the window is the whole recording
 
     @cached_property
     def key(self) -> bytes:
-        """The same audio has the same key, whoever asks."""
-        digest = hashlib.sha256(np.ascontiguousarray(self.samples).data)  # CPUs have instructions for this one
+        """A hash of the content: the same audio has the same key."""
+        digest = hashlib.sha256(np.ascontiguousarray(self.samples).data)  # CPUs have instructions for it
         digest.update(repr((self.lead, self.n_mel_frames, self.mel_peak)).encode())
         return digest.digest()
 
     def log_mel(self, n_mels: int) -> npt.NDArray[np.float32]:  # [n_mels, 3000]
         mel = np.zeros((n_mels, WINDOW_MEL_FRAMES), dtype=np.float32)
-        n_heard = min(n_frames_covering(self.samples.size - self.lead), WINDOW_MEL_FRAMES)
-        n_frames = self.n_mel_frames if self.mel_peak is not None else max(self.n_mel_frames, n_heard)
-        heard = log_mel(self.samples, n_mels, lead=self.lead, n_frames=n_frames, peak=self.mel_peak)
-        mel[:, : self.n_mel_frames] = heard[:, : self.n_mel_frames]
+        n_covered = min(n_frames_covering(self.samples.size - self.lead), WINDOW_MEL_FRAMES)
+        n_frames = self.n_mel_frames if self.mel_peak is not None else max(self.n_mel_frames, n_covered)
+        computed = log_mel(self.samples, n_mels, lead=self.lead, n_frames=n_frames, peak=self.mel_peak)
+        mel[:, : self.n_mel_frames] = computed[:, : self.n_mel_frames]
         return mel
 
 
 class Params(Generic[Result]):
-    """What to do with a window; the type parameter is what comes back."""
+    """What to do with a window; the type parameter is the type of its result."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Decoded:
     tokens: tuple[int, ...]  # without prompt, prefix and end of text
     avg_logprob: float
     no_speech_prob: float
-    token_logprobs: tuple[float, ...] | None = None  # of each token; None: not asked for
+    token_logprobs: tuple[float, ...] | None = None  # of each token; None: not requested
 
 
 @dataclass(frozen=True)
@@ -61,15 +62,15 @@ class Aligned:
     """Cross-attention scores of a known text, before the softmax."""
 
     scores: npt.NDArray[np.float32]  # [alignment heads, start + text + end tokens, frames]
-    n_start_tokens: int  # how many of them stand before the one that predicts the first text token
+    n_start_tokens: int  # tokens before the one that predicts the first text token
     token_probs: npt.NDArray[np.float32]  # of each text token
 
 
 @dataclass(frozen=True)
 class TokenTimes:
-    """The same of a runner that finds the times itself."""
+    """The alignment of a runner that computes token times itself."""
 
-    token_frames: npt.NDArray[np.intp]  # at which each text token starts, and at last the end of text
+    token_frames: npt.NDArray[np.intp]  # where each text token starts, and then the end of text
     token_probs: npt.NDArray[np.float32]
 
 
@@ -84,9 +85,9 @@ class Languages:
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeParams(Params[Decoded]):
-    """One try at one temperature: greedy, beam search or sampling."""
+    """One decoding attempt at one temperature: greedy, beam search or sampling."""
 
-    prompt: tuple[int, ...] = ()  # tokens of the text before
+    prompt: tuple[int, ...] = ()  # tokens of the previous text
     prefix: tuple[int, ...] = ()  # tokens the text starts with
     language: str | None = None
     task: Task = "transcribe"
@@ -99,7 +100,7 @@ class DecodeParams(Params[Decoded]):
     suppress_tokens: tuple[int, ...] = ()
     suppress_blank: bool = True
     max_initial_timestamp: float | None = 1.0
-    token_logprobs: bool = False  # whether they are wanted
+    token_logprobs: bool = False
     seed: int = 0
 
 
@@ -111,7 +112,7 @@ class DetectLanguageParams(Params[Languages]):
 @dataclass(frozen=True, kw_only=True)
 class AlignParams(Params[Aligned | TokenTimes]):
     text_tokens: tuple[int, ...]
-    n_frames: int  # how many of the 1,500 are sound
+    n_frames: int  # how many of the 1,500 encoder frames are audio
     language: str | None
     task: Task
 
@@ -124,9 +125,9 @@ class Window(Generic[Result]):
 
 @dataclass(frozen=True, eq=False)
 class Caller:
-    """Whose windows these are: the engine shares its time between callers, not between windows.
+    """Identifies whose windows these are: the engine shares its time between callers, not between windows.
 
-    A caller whose first window was taken is never refused afterwards.
+    A caller whose first window was admitted is never refused afterwards.
     """
 
     priority: Priority = "interactive"

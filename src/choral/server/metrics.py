@@ -75,7 +75,8 @@ class EngineCollector(Collector):
         stats = self._model.stats
         counts = {
             "windows": (stats.windows, "windows that have left the engine"),
-            "windows_failed": (stats.failed, "windows that failed or were given up"),
+            "windows_failed": (stats.failed, "windows that failed"),
+            "windows_cancelled": (stats.cancelled, "windows that were cancelled"),
             "windows_encoded": (stats.encoded, "windows that went through the encoder: by its steps, the batch size"),
             "cache_hits": (stats.cache_hits, "windows whose audio was encoded already"),
             "encoder_steps": (stats.encoder_steps, "passes of the encoder"),

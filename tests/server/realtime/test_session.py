@@ -156,9 +156,11 @@ def test_disconnecting_cancels_windows(live_server: LiveServer, sentences: list[
     """Its audio takes two windows: at most the first is done."""
 
     def n_done() -> float:
-        return live_server.metric("choral_engine_windows_total") - live_server.metric(
-            "choral_engine_windows_failed_total"
+        left, failed, cancelled = (
+            live_server.metric(f"choral_engine_windows{kind}_total") for kind in ("", "_failed", "_cancelled")
         )
+        assert failed == 0
+        return left - cancelled
 
     wait_until(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
     before = n_done()
