@@ -41,7 +41,7 @@ def choral(redis_url: str, tmp_path: Path) -> Choral:
 
 @pytest.fixture
 def worker(redis_url: str, tiny_en_ct2: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A worker that runs until it is stopped; what it logs is in worker.log."""
+    """A worker process that runs until it is stopped and logs to worker.log."""
     command = [*COMMAND, "worker", "--model", str(tiny_en_ct2), "--engine", "ctranslate2", "--threads", "1"]
     command += ["--roots", str(tmp_path), "--log-format", "json", "--processes", "1"]
     with (tmp_path / "worker.log").open("wb") as log:
@@ -53,7 +53,7 @@ def worker(redis_url: str, tiny_en_ct2: Path, tmp_path: Path) -> Iterator[subpro
             process.wait()
 
 
-def test_submit_and_wait_writes_what_transcribe_writes(
+def test_submit_with_wait_prints_what_transcribe_prints(
     choral: Choral, worker: subprocess.Popen[bytes], speech_clips: list[Path], tiny_en_ct2: Path, tmp_path: Path
 ) -> None:
     own = ("--model", tiny_en_ct2, "--engine", "ctranslate2", "--threads", 1)
@@ -77,7 +77,7 @@ def test_submit_and_wait_writes_what_transcribe_writes(
     assert [line["level"] for line in lines if "job" in line] == ["error"]
 
 
-def test_ids_states_and_results_later(choral: Choral, speech_clips: list[Path], tiny_en_ct2: Path) -> None:
+def test_ids_states_and_results_of_submitted_jobs(choral: Choral, speech_clips: list[Path], tiny_en_ct2: Path) -> None:
     submitted = choral("submit", speech_clips[0], "--language", "en", "--priority", "batch", "--job-id", "mine")
     assert (submitted.returncode, submitted.stdout) == (0, "mine\n")
     assert "mine  queued  batch" in choral("jobs", "list").stdout.replace("   ", "  ")
@@ -110,7 +110,7 @@ def test_cancel_and_retry(choral: Choral, redis_url: str) -> None:
     assert choral("jobs", "retry", job_id).stdout == f"{job_id} is queued again\n"
 
 
-def test_a_worker_that_is_killed_loses_nothing(
+def test_jobs_of_a_killed_worker_are_claimed(
     choral: Choral, worker: subprocess.Popen[bytes], redis_url: str, speech_clips: list[Path], tiny_en_ct2: Path
 ) -> None:
     with Client(redis_url) as client:
@@ -130,30 +130,30 @@ def test_a_worker_that_is_killed_loses_nothing(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "said"),
+    ("arguments", "code", "message"),
     [
         (("submit", "missing.mp3"), 3, "no such file"),
         (("submit", "a.wav", "--format", "srt"), 2, "give --wait"),
         (("submit", "a.wav", "b.wav", "--job-id", "x"), 2, "single input"),
         (("submit", "a.wav", "--beam-sise", "2"), 2, "did you mean --beam-size"),
         (("worker", "--batch-size", "-1"), 2, "batch_size"),
-        (("worker", "--roots", "/no/such/folder"), 2, "not a folder"),
+        (("worker", "--roots", "/no/such/folder"), 2, "not a readable folder"),
         (("worker", "--allowed-hosts", "*"), 2, "allowed host"),
         (("worker", "--webhook-secret-file", "/no/file"), 2, "secret"),
         (("jobs", "show"), 2, "ID"),
         (("jobs", "list", "--redis", "localhost"), 2, "redis://"),
     ],
 )
-def test_wrong_commands_are_told(
-    choral: Choral, tmp_path: Path, arguments: tuple[str, ...], code: int, said: str
+def test_invalid_commands_are_reported(
+    choral: Choral, tmp_path: Path, arguments: tuple[str, ...], code: int, message: str
 ) -> None:
     for name in ("a.wav", "b.wav"):
         (tmp_path / name).write_bytes(b"RIFF")
     done = choral(*arguments)
-    assert (done.returncode, said in done.stderr) == (code, True), done.stderr
+    assert (done.returncode, message in done.stderr) == (code, True), done.stderr
 
 
-def test_the_password_of_redis_is_never_shown(redis_program: None, choral: Choral, tmp_path: Path) -> None:
+def test_the_redis_password_is_never_printed(redis_program: None, choral: Choral, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     with RedisServer(tmp_path / "data", "--requirepass", PASSWORD) as server:
         right = f"redis://:{PASSWORD}@127.0.0.1:{server.port}"

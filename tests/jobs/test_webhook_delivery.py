@@ -7,9 +7,14 @@ import dataclasses
 import hashlib
 import hmac
 import json
+import re
+import time
+from pathlib import Path
+from typing import Any
 
 import prometheus_client
 import pytest
+from fastapi.testclient import TestClient
 from standardwebhooks import Webhook, WebhookVerificationError
 
 import choral
@@ -23,6 +28,7 @@ from live_worker import SECRET, running_worker, wait_until
 from test_record import record_of
 from webhook_receiver import receive_webhooks
 
+DOCS = Path(__file__).parents[2] / "docs" / "jobs.md"
 STANDARD_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()
 
 
@@ -104,6 +110,19 @@ def test_webhook_ids_contain_no_full_stop_and_identify_the_end_of_a_job() -> Non
     assert len(ids) == 3
     assert not any("." in each for each in ids)
     assert webhook_id(record) == webhook_id(ended_record(webhook="pending"))
+
+
+def test_the_receiver_in_the_docs_accepts_valid_webhooks_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    monkeypatch.setenv("CHORAL_WEBHOOK_SECRET", STANDARD_SECRET)
+    receiver: dict[str, Any] = {}
+    exec(next(block for block in blocks if "verify" in block), receiver)
+    body, timestamp = webhook_body(ended_record(), None), int(time.time())
+    signature = sign(signing_key(STANDARD_SECRET), "msg_1", timestamp, body)
+    headers = {"webhook-id": "msg_1", "webhook-timestamp": str(timestamp), "webhook-signature": signature}
+    with TestClient(receiver["app"]) as http:
+        assert http.post("/done", content=body, headers=headers).status_code == 200
+        assert http.post("/done", content=body + b" ", headers=headers).status_code == 400
 
 
 def test_signature_matches_an_independent_computation() -> None:

@@ -83,6 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.audio.prep.settings import PrepSettings
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
+    from choral.jobs.webhook_delivery import signing_key
     from choral.remote.ssrf_guard import SsrfGuard
     from choral.server.api_keys import ApiKeyStore
     from choral.server.jobs.settings import JobSettings
@@ -98,6 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
     )
     SsrfGuard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
+    signing_key(os.environ.get(SECRET, ""))  # likewise if the webhook secret is malformed
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
     limit_malloc_arenas()

@@ -78,6 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
     from choral.jobs.settings import WorkerSettings
+    from choral.jobs.webhook_delivery import signing_key
     from choral.jobs.worker import new_worker_name
     from choral.remote.ssrf_guard import SsrfGuard
 
@@ -85,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
     prep = PrepSettings(**given_options(arguments, PrepSettings))
     SsrfGuard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
     secret = read_secret(arguments.webhook_secret_file)
+    signing_key(secret)  # raises before a model is loaded if it is malformed
     limit_malloc_arenas()
     asyncio.run(check_redis(arguments))  # a wrong address fails before a model is loaded
     with closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model:

@@ -14,10 +14,10 @@ import asyncio
 import os
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
 from choral.jobs.event_watcher import EventWatcher
@@ -31,6 +31,7 @@ from choral.jobs.uploads import Upload, open_upload
 from choral.types import Priority, TranscribeOptions, Transcript
 
 AudioToSend = str | os.PathLike[str] | bytes | bytearray | BinaryIO
+T = TypeVar("T")
 OnRecord = Callable[[JobRecord], None]
 POLL_S = 5.0  # while waiting, in case an event was missed
 PROGRESS_S = 1.0
@@ -50,6 +51,7 @@ class AsyncClient:
 
     async def submit(
         self,
+        /,
         audio: AudioToSend,
         options: TranscribeOptions | None = None,
         *,
@@ -71,8 +73,7 @@ class AsyncClient:
                 callback=callback,
                 keep_s=self._settings.keep_s,
             )
-            with redis_errors(self.address):
-                await self._send(request, upload)
+            await self._call(self._send(request, upload))
         return request.id
 
     async def _send(self, request: JobRequest, upload: Upload) -> None:
@@ -96,22 +97,25 @@ class AsyncClient:
                 await self._queue.delete_blob(upload.audio.place)
             raise
 
+    async def _call(self, work: Awaitable[T]) -> T:
+        """Await a call of the queue; errors of Redis become `RedisUnavailable`."""
+        with redis_errors(self.address):
+            return await work
+
     async def show(self, job_id: str) -> JobRecord:
         return (await self.show_all([job_id]))[0]
 
     async def show_all(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
         for job_id in job_ids:
             require_id(job_id)
-        with redis_errors(self.address):
-            records = await self._queue.records(job_ids)
+        records = await self._call(self._queue.records(job_ids))
         return [_found(record, job_id) for record, job_id in zip(records, job_ids, strict=True)]
 
     async def result(self, job_id: str) -> Transcript:
         """The transcript of a job that succeeded; otherwise raises the `JobError` for its state."""
         record = await self.show(job_id)
         record.require_success()
-        with redis_errors(self.address):
-            stored = await self._queue.result(job_id)
+        stored = await self._call(self._queue.result(job_id))
         if stored is None:
             raise JobNotFound(f"the result of job {job_id} has expired: submit it again")
         return transcript_from_json(stored)
@@ -145,15 +149,13 @@ class AsyncClient:
     async def cancel(self, job_id: str) -> JobRecord:
         """Remove a job from the queue, or have its worker abort it; a job that has ended is unchanged."""
         require_id(job_id)
-        with redis_errors(self.address):
-            await self._queue.cancel(job_id)
+        await self._call(self._queue.cancel(job_id))
         return await self.show(job_id)
 
     async def retry(self, job_id: str) -> JobRecord:
         """Queue a job again that ended without a result."""
         require_id(job_id)
-        with redis_errors(self.address):
-            state = await self._queue.retry(job_id)
+        state = await self._call(self._queue.retry(job_id))
         if state in ("queued", "running", "waiting", "succeeded"):
             raise JobNotReady(f"job {job_id} is {state}: only one that failed, died or was cancelled can be retried")
         return await self.show(job_id)
@@ -161,8 +163,7 @@ class AsyncClient:
     async def delete(self, job_id: str) -> None:
         """Delete the record and result of a job that has ended, without waiting for them to expire."""
         require_id(job_id)
-        with redis_errors(self.address):
-            state = await self._queue.delete(job_id)
+        state = await self._call(self._queue.delete(job_id))
         if state is None:
             _found(None, job_id)
         elif state not in ENDED:
@@ -175,21 +176,17 @@ class AsyncClient:
 
     async def list(self, limit: int = 50) -> Sequence[JobRecord]:
         """Jobs, newest first."""
-        with redis_errors(self.address):
-            return await self._queue.newest(limit)
+        return await self._call(self._queue.newest(limit))
 
     async def dead(self, limit: int = 50) -> Sequence[JobRecord]:
         """The dead-letter list: jobs whose every attempt failed, or whose workers crashed."""
-        with redis_errors(self.address):
-            return await self._queue.newest(limit, only_dead=True)
+        return await self._call(self._queue.newest(limit, only_dead=True))
 
     async def counts(self) -> QueueCounts:
-        with redis_errors(self.address):
-            return await self._queue.counts()
+        return await self._call(self._queue.counts())
 
     async def workers(self) -> Sequence[WorkerStatus]:
-        with redis_errors(self.address):
-            return await self._queue.workers()
+        return await self._call(self._queue.workers())
 
     async def close(self) -> None:
         await self._watcher.close()

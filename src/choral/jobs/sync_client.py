@@ -3,24 +3,47 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import threading
 import warnings
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from choral.common.aio import cancel_tasks
-from choral.jobs.client import AsyncClient, AudioToSend, OnRecord
-from choral.jobs.job_queue import QueueCounts
-from choral.jobs.record import JobRecord, WorkerStatus
+from choral.jobs.client import AsyncClient
 from choral.jobs.settings import ClientSettings
-from choral.types import Priority, TranscribeOptions, Transcript
 
 T = TypeVar("T")
+P = ParamSpec("P")
+
+
+def _blocking(
+    method: Callable[Concatenate[AsyncClient, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[Client, P], T]:
+    def call(self: Client, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return self._run(method(self._client, *args, **kwargs))
+
+    functools.update_wrapper(call, method)
+    return call
 
 
 class Client:
     """Thread-safe. Use it in a `with`, or close it. The methods are those of `AsyncClient`."""
+
+    submit = _blocking(AsyncClient.submit)
+    show = _blocking(AsyncClient.show)
+    show_all = _blocking(AsyncClient.show_all)
+    result = _blocking(AsyncClient.result)
+    wait = _blocking(AsyncClient.wait)
+    wait_all = _blocking(AsyncClient.wait_all)
+    cancel = _blocking(AsyncClient.cancel)
+    retry = _blocking(AsyncClient.retry)
+    delete = _blocking(AsyncClient.delete)
+    list = _blocking(AsyncClient.list)
+    dead = _blocking(AsyncClient.dead)
+    counts = _blocking(AsyncClient.counts)
+    workers = _blocking(AsyncClient.workers)
 
     def __init__(self, url: str | None = None, settings: ClientSettings | None = None) -> None:
         self._client = AsyncClient(url, settings)
@@ -29,73 +52,10 @@ class Client:
         self._thread = threading.Thread(target=self._loop.run_forever, name="choral-jobs-client", daemon=True)
         self._thread.start()
 
-    def submit(
-        self,
-        audio: AudioToSend,
-        options: TranscribeOptions | None = None,
-        *,
-        priority: Priority = "interactive",
-        callback: str | None = None,
-        job_id: str | None = None,
-        by_path: bool = False,
-        name: str | None = None,
-        **option_values: Any,
-    ) -> str:
-        return self._run(
-            self._client.submit(
-                audio,
-                options,
-                priority=priority,
-                callback=callback,
-                job_id=job_id,
-                by_path=by_path,
-                name=name,
-                **option_values,
-            )
-        )
-
-    def show(self, job_id: str) -> JobRecord:
-        return self._run(self._client.show(job_id))
-
-    def show_all(self, job_ids: Sequence[str]) -> Sequence[JobRecord]:
-        return self._run(self._client.show_all(job_ids))
-
-    def result(self, job_id: str) -> Transcript:
-        return self._run(self._client.result(job_id))
-
-    def wait(self, job_id: str, *, timeout_s: float | None = None, on_record: OnRecord | None = None) -> Transcript:
-        return self._run(self._client.wait(job_id, timeout_s=timeout_s, on_record=on_record))
-
-    def wait_all(
-        self, job_ids: Sequence[str], *, timeout_s: float | None = None, on_record: OnRecord | None = None
-    ) -> Sequence[JobRecord]:
-        return self._run(self._client.wait_all(job_ids, timeout_s=timeout_s, on_record=on_record))
-
-    def cancel(self, job_id: str) -> JobRecord:
-        return self._run(self._client.cancel(job_id))
-
-    def retry(self, job_id: str) -> JobRecord:
-        return self._run(self._client.retry(job_id))
-
-    def delete(self, job_id: str) -> None:
-        self._run(self._client.delete(job_id))
-
     def forget(self, job_id: str) -> None:
         """Deprecated name of `delete`."""
         warnings.warn("forget is deprecated: use delete", DeprecationWarning, stacklevel=2)
         self.delete(job_id)
-
-    def list(self, limit: int = 50) -> Sequence[JobRecord]:
-        return self._run(self._client.list(limit))
-
-    def dead(self, limit: int = 50) -> Sequence[JobRecord]:
-        return self._run(self._client.dead(limit))
-
-    def counts(self) -> QueueCounts:
-        return self._run(self._client.counts())
-
-    def workers(self) -> Sequence[WorkerStatus]:
-        return self._run(self._client.workers())
 
     def close(self) -> None:
         """Also cancels calls of other threads."""
