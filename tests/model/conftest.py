@@ -1,4 +1,4 @@
-"""A hub and an index that run on this machine, and an empty store."""
+"""A local hub and package index, and an empty store."""
 
 from __future__ import annotations
 

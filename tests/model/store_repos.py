@@ -1,4 +1,4 @@
-"""Models on a hub and an index that run on this machine."""
+"""Adds models to a local hub and package index."""
 
 from __future__ import annotations
 

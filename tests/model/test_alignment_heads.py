@@ -41,28 +41,28 @@ def heads_of_reference(name: str) -> tuple[tuple[int, int], ...]:
     return tuple((int(layer), int(head)) for layer, head in np.argwhere(mask.reshape(dims.n_text_layer, -1)))
 
 
-def test_all_models_of_the_reference_are_here() -> None:
+def test_every_model_of_openai_whisper_is_listed() -> None:
     assert set(OFFICIAL) == set(whisper._ALIGNMENT_HEADS)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_by_name(name: str) -> None:
+def test_heads_by_name(name: str) -> None:
     for hint in (name, f"whisper-{name}", f"ggml-{name}", f"faster-whisper-{name}", f"openai_whisper-{name}"):
         assert for_model(dims_of(name), hint) == heads_of_reference(name)
 
 
 @pytest.mark.parametrize("name", OFFICIAL)
-def test_by_dims(name: str) -> None:
+def test_heads_by_dims(name: str) -> None:
     wanted = heads_of_reference("large-v2" if name == "large-v1" else name)
     assert for_model(dims_of(name)) == wanted
     assert for_model(dims_of(name), "my-fine-tune") == wanted
 
 
-def test_a_name_whose_dims_do_not_fit_is_not_believed() -> None:
+def test_name_is_ignored_when_dims_differ() -> None:
     assert for_model(dims_of("base"), "tiny") == heads_of_reference("base")
 
 
-def test_unknown_shapes_get_the_last_half_of_the_layers() -> None:
+def test_unknown_shape_uses_second_half_of_layers() -> None:
     distilled = dataclasses.replace(dims_of("large-v3"), n_text_layer=2)
     assert for_model(distilled, "distil-large-v3") == tuple((1, head) for head in range(20))
     odd = dataclasses.replace(dims_of("tiny"), n_text_layer=3, n_text_head=2)
@@ -72,9 +72,9 @@ def test_unknown_shapes_get_the_last_half_of_the_layers() -> None:
 @pytest.mark.parametrize(
     "pairs", [None, [], [[4, 0]], [[0, 6]], [[-1, 0]], [[0]], [["0", 1]], [0, 1], {"a": 1}, [[1, 2], 3]]
 )
-def test_pairs_that_cannot_be_this_models(pairs: object) -> None:
+def test_invalid_pairs_are_rejected(pairs: object) -> None:
     assert checked(pairs, dims_of("tiny")) is None
 
 
-def test_pairs_that_can() -> None:
+def test_valid_pairs_are_accepted() -> None:
     assert checked([[3, 5], [0, 0]], dims_of("tiny")) == ((3, 5), (0, 0))

@@ -1,4 +1,4 @@
-"""The int8 layers: close to float32, exact about which row is whose, and unmoved by zeros, giants and not-a-numbers."""
+"""The int8 layers: precision, independence of the batch, and behaviour with zeros, extreme values and NaN."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def speechlike_mel(n_windows: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
-def test_a_product_is_as_close_as_eight_bits_allow(n_in: int, n_out: int) -> None:
+def test_int8_linear_is_close_to_float32(n_in: int, n_out: int) -> None:
     plain, x = linear(n_in, n_out), torch.randn(3, 50, n_in)
     result = Int8Linear.of(plain)(x)
     assert result.shape == (3, 50, n_out)
@@ -68,7 +68,7 @@ def test_a_product_is_as_close_as_eight_bits_allow(n_in: int, n_out: int) -> Non
     assert relative_error(result, plain(x)) < 0.015
 
 
-def test_several_layers_of_one_input_lie_side_by_side() -> None:
+def test_fused_layers_are_concatenated() -> None:
     first, second = linear(384, 384), nn.Linear(384, 128, bias=False)
     x = torch.randn(20, 384)
     both = Int8Linear.of(first, second)(x)
@@ -76,7 +76,7 @@ def test_several_layers_of_one_input_lie_side_by_side() -> None:
     assert torch.equal(both[:, 384:], Int8Linear(second.weight)(x))
 
 
-def test_weights_that_lie_transposed_give_the_same() -> None:
+def test_transposed_weights_give_the_same_result() -> None:
     weight, x = torch.randn(384, 512), torch.randn(9, 512)
     transposed = weight.t().contiguous().t()
     assert not transposed.is_contiguous()
@@ -84,7 +84,7 @@ def test_weights_that_lie_transposed_give_the_same() -> None:
 
 
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
-def test_a_row_is_the_same_alone_and_among_others(n_in: int, n_out: int) -> None:
+def test_row_does_not_depend_on_the_batch(n_in: int, n_out: int) -> None:
     layer, x = Int8Linear.of(linear(n_in, n_out)), torch.randn(700, n_in)
     together = layer(x)
     for n_rows in (1, 2, 3, 5, 8, 13, 16, 33, 500):
@@ -92,28 +92,28 @@ def test_a_row_is_the_same_alone_and_among_others(n_in: int, n_out: int) -> None
     assert torch.equal(layer(x[321:322]), together[321:322])
 
 
-def test_a_row_of_zeros_gives_the_bias() -> None:
+def test_row_of_zeros_gives_the_bias() -> None:
     plain = linear(384, 384)
     x = torch.randn(3, 384)
     x[1] = 0
     assert torch.equal(Int8Linear.of(plain)(x)[1], plain.bias)
 
 
-def test_weights_of_zeros_give_the_bias() -> None:
+def test_zero_weights_give_the_bias() -> None:
     plain = linear(384, 384)
     plain.weight[5] = 0
     assert torch.equal(Int8Linear.of(plain)(torch.randn(3, 384))[:, 5], plain.bias[5].expand(3))
 
 
 @pytest.mark.parametrize("size", [1e-20, 1e20])
-def test_the_size_of_a_row_does_not_matter(size: float) -> None:
+def test_very_small_and_large_rows_keep_their_precision(size: float) -> None:
     plain, x = nn.Linear(384, 384, bias=False), torch.randn(3, 384)
     x[1] *= size
     assert relative_error(Int8Linear(plain.weight)(x)[1], plain(x)[1]) < 0.015
 
 
 @pytest.mark.parametrize("strange", [float("nan"), float("inf"), float("-inf")])
-def test_what_is_not_a_number_spoils_its_own_row_only(strange: float) -> None:
+def test_nan_and_infinity_stay_in_their_row(strange: float) -> None:
     layer, x = Int8Linear.of(linear(384, 384)), torch.randn(5, 384)
     expected = layer(x)
     x[2, 17] = strange
@@ -123,7 +123,7 @@ def test_what_is_not_a_number_spoils_its_own_row_only(strange: float) -> None:
     assert torch.equal(result[others], expected[others])
 
 
-def test_the_vocabulary_is_balanced() -> None:
+def test_unembedding_is_balanced() -> None:
     """Outlying columns as in Whisper's embedding cost a plain int8 product its precision, and this one not."""
     embedding, states = torch.randn(1000, 384) * 0.01, torch.randn(16, 384)
     embedding[:, 7] *= 30
@@ -134,7 +134,7 @@ def test_the_vocabulary_is_balanced() -> None:
 
 
 @needs_bfloat16
-def test_fast_attention_is_attention() -> None:
+def test_int8_attention_is_close_to_attention() -> None:
     q, k, v = (torch.randn(2, 6, 1500, 64) for _ in range(3))
     expected = F.scaled_dot_product_attention(q, k, v)
     result = int8_attention(q, k, v)
@@ -146,13 +146,13 @@ def test_fast_attention_is_attention() -> None:
 
 @needs_bfloat16
 @pytest.mark.parametrize("n_frames", [1, 7, QUERY_BLOCK - 1, QUERY_BLOCK + 1])
-def test_fast_attention_of_any_length(n_frames: int) -> None:
+def test_int8_attention_of_any_length(n_frames: int) -> None:
     q, k, v = (torch.randn(1, 2, n_frames, 64) for _ in range(3))
     assert relative_error(int8_attention(q, k, v), F.scaled_dot_product_attention(q, k, v)) < 0.04
 
 
 @needs_bfloat16
-def test_fast_attention_to_one_key_gives_its_value() -> None:
+def test_int8_attention_to_one_key_gives_its_value() -> None:
     """Scores far beyond any that Whisper has: each query finds its own key, and all others count for nothing."""
     q = torch.randn(1, 1, 600, 64) * 8
     v = torch.randn(1, 1, 600, 64)
@@ -160,7 +160,7 @@ def test_fast_attention_to_one_key_gives_its_value() -> None:
 
 
 @needs_bfloat16
-def test_fast_attention_to_equal_keys_gives_the_mean() -> None:
+def test_int8_attention_to_equal_keys_gives_the_mean() -> None:
     v = torch.randn(1, 2, 300, 64)
     for size in (0.0, 1.0, 1e20):
         q, k = torch.randn(1, 2, 300, 64), torch.full((1, 2, 300, 64), size)
@@ -168,21 +168,21 @@ def test_fast_attention_to_equal_keys_gives_the_mean() -> None:
         assert (int8_attention(q, k, v) - expected).abs().max() < 0.01
 
 
-def test_the_encoder_hears_what_it_heard_in_float32(tiny_en: Whisper, quantized: Whisper) -> None:
+def test_int8_encoder_is_close_to_float32(tiny_en: Whisper, quantized: Whisper) -> None:
     mel = speechlike_mel(1)
     features = quantized.encoder(mel.to(quantized.encoder.conv1.weight.dtype))
     assert features.dtype == torch.float32
     assert relative_error(features, tiny_en.encoder(mel)) < 0.05
 
 
-def test_a_window_is_the_same_alone_and_beside_another(quantized: Whisper) -> None:
+def test_encoder_window_does_not_depend_on_the_batch(quantized: Whisper) -> None:
     mel = speechlike_mel(3).to(quantized.encoder.conv1.weight.dtype)
     together = quantized.encoder(mel)
     for index in range(3):
         assert torch.equal(quantized.encoder(mel[index : index + 1])[0], together[index])
 
 
-def test_a_spoiled_window_spoils_no_other(quantized: Whisper) -> None:
+def test_nan_in_one_window_does_not_spread(quantized: Whisper) -> None:
     mel = speechlike_mel(2).to(quantized.encoder.conv1.weight.dtype)
     expected = quantized.encoder(mel)
     mel[0, 3, 100] = float("nan")
@@ -191,7 +191,7 @@ def test_a_spoiled_window_spoils_no_other(quantized: Whisper) -> None:
     assert torch.equal(result[1], expected[1])
 
 
-def test_only_a_quantized_network_changes(tiny_en: Whisper, quantized: Whisper) -> None:
+def test_quantize_leaves_the_original_network_unchanged(tiny_en: Whisper, quantized: Whisper) -> None:
     assert isinstance(quantized.encoder.blocks[0].mlp, int8.Int8MLP)
     assert tiny_en.encoder.conv1.weight.dtype == torch.float32
     assert type(tiny_en.decoder.blocks[0].attn.query) is nn.Linear
@@ -200,7 +200,7 @@ def test_only_a_quantized_network_changes(tiny_en: Whisper, quantized: Whisper) 
     assert {type(layer) for layer in (block.attn.key, block.cross_attn.out, block.mlp[0], block.mlp[2])} == {in_decoder}
 
 
-def test_the_decoder_answers_as_in_float32(tiny_en: Whisper, quantized: Whisper) -> None:
+def test_int8_decoder_layers_are_close_to_float32(tiny_en: Whisper, quantized: Whisper) -> None:
     states = torch.randn(4, 384)
     for plain, swapped in zip(tiny_en.decoder.blocks, quantized.decoder.blocks, strict=True):
         assert relative_error(swapped.mlp(states), plain.mlp(states)) < 0.02
@@ -217,7 +217,7 @@ def test_the_decoder_answers_as_in_float32(tiny_en: Whisper, quantized: Whisper)
 @pytest.mark.parametrize(
     "hearers", [[(0, 1)], [(2, 1), (3, 1), (4, 1)], [(0, 1), (2, 3), (5, 3), (6, 3)], [(6, 1), (1, 2)]]
 )
-def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_tokens: int) -> None:
+def test_bf16_cross_attention_is_close_to_float32(hearers: list[tuple[int, int]], n_tokens: int) -> None:
     plain, halved = memories()
     n_rows = sum(n for _, n in hearers)
     rows = BatchRows.for_decode(list(range(n_rows)), [0] * n_rows, hearers, torch.device("cpu"))
@@ -227,7 +227,7 @@ def test_what_was_heard_is_as_in_float32(hearers: list[tuple[int, int]], n_token
 
 
 @needs_bfloat16
-def test_what_a_row_heard_does_not_depend_on_its_neighbours() -> None:
+def test_bf16_cross_attention_does_not_depend_on_the_batch() -> None:
     _, halved = memories()
     queries = torch.randn(4, 6, 1, 64)
     together = BatchRows.for_decode([0, 1, 2, 3], [0] * 4, [(1, 1), (2, 1), (3, 1), (6, 1)], torch.device("cpu"))
@@ -247,7 +247,7 @@ def memories() -> tuple[KVCache, Bf16KVCache]:
     return plain, halved
 
 
-def test_neighbours_with_as_many_rows_are_found() -> None:
+def test_adjacent_groups() -> None:
     assert list(adjacent_groups([(3, 1), (4, 1), (6, 1), (7, 2), (8, 2), (2, 2)])) == [
         (3, 2, 1),
         (6, 1, 1),

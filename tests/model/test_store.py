@@ -1,4 +1,4 @@
-"""Which models there are, under which names, and where."""
+"""The store: names, paths, listing and removal of models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from store_repos import FILES, INSTALLED, WEIGHTS, add_repo, names_in
 
 @pytest.mark.parametrize("name", ["org/fine", "org--fine"])
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_remove_takes_every_name_of_a_model(
+def test_remove_accepts_every_name_of_a_model(
     server: LocalServer, store: ModelStore, name: str, is_damaged: bool
 ) -> None:
     add_repo(server)
@@ -32,7 +32,7 @@ def test_remove_takes_every_name_of_a_model(
     assert names_in(store.root) == []
 
 
-def test_remove_takes_whatever_list_shows(store: ModelStore, tmp_path: Path) -> None:
+def test_remove_accepts_every_listed_name(store: ModelStore, tmp_path: Path) -> None:
     folder, elsewhere = store.root / "renamed", tmp_path / "elsewhere"
     for place in (
         folder,
@@ -75,9 +75,7 @@ def test_list_available_and_remove(server: LocalServer, store: ModelStore) -> No
         store.remove("turbo")
 
 
-def test_local_files_and_folders_are_themselves(
-    store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_local_paths_resolve_to_themselves(store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.pt").write_bytes(b"x")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "name").mkdir(parents=True)
@@ -93,13 +91,13 @@ def test_local_files_and_folders_are_themselves(
 @pytest.mark.parametrize(
     "name", ["/no/such/model", "models/mine.pt", "mine.bin", "./base", "~/x", "a/b/c", r"a\b", "~nobody/x"]
 )
-def test_a_path_that_does_not_exist(store: ModelStore, name: str) -> None:
+def test_missing_path_is_reported(store: ModelStore, name: str) -> None:
     with pytest.raises(ModelNotFound, match="there is no model file or folder"):
         store.resolve(name)
 
 
 @pytest.mark.parametrize(("name", "hint"), [("tinny", "tiny"), ("Large-V3", "large-v3"), ("turbo3", "turbo")])
-def test_an_unknown_name_gets_a_hint(store: ModelStore, name: str, hint: str) -> None:
+def test_unknown_name_gets_a_hint(store: ModelStore, name: str, hint: str) -> None:
     with pytest.raises(
         ModelNotFound, match=rf"no model called '{name}'\. Did you mean .*\b{hint}\b.*\? The names are tiny, "
     ):
@@ -107,7 +105,9 @@ def test_an_unknown_name_gets_a_hint(store: ModelStore, name: str, hint: str) ->
 
 
 @pytest.mark.parametrize("name", ["", " ", "..", "x" * 5000, "a\0b", "../..", "org/..", "org/name@../x"])
-def test_odd_names_are_not_found(store: ModelStore, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_names_are_not_found(
+    store: ModelStore, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     if os.path.exists(name):
         assert store.resolve(name) == Path(name)
@@ -117,7 +117,7 @@ def test_odd_names_are_not_found(store: ModelStore, tmp_path: Path, name: str, m
     assert not store.root.exists()
 
 
-def test_the_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CHORAL_MODELS", str(tmp_path / "here"))
     assert ModelStore().root == tmp_path / "here"
     monkeypatch.delenv("CHORAL_MODELS")
@@ -129,14 +129,14 @@ def test_the_root_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert ModelStore().root == Path("/Users/me/Library/Caches/choral/models")
 
 
-def test_a_root_that_cannot_be_used(server: LocalServer, tmp_path: Path) -> None:
+def test_unusable_root_is_reported(server: LocalServer, tmp_path: Path) -> None:
     add_repo(server)
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(StorageError, match="could not be written"):
         ModelStore(tmp_path / "file").resolve("org/fine")
 
 
-def test_the_table_of_official_models() -> None:
+def test_catalog_is_consistent() -> None:
     assert len(set(catalog.NAMES)) == len(catalog.NAMES) == 19
     assert len({model.repo for model in catalog.KNOWN}) == len(catalog.KNOWN)
     for model in catalog.KNOWN:
@@ -148,5 +148,5 @@ def test_the_table_of_official_models() -> None:
     assert default_model(cuda=False) == "base"
 
 
-def test_the_carried_weights_are_the_official_ones(tiny_en_pt: Path) -> None:
+def test_packaged_weights_are_the_official_ones(tiny_en_pt: Path) -> None:
     assert sha256_of(tiny_en_pt) == "d3dd57d32accea0b295c96e26691aa14d8822fac7d9d27d5dc00b4ca2826dd03"

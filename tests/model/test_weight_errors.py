@@ -1,4 +1,4 @@
-"""What is wrong with a file of weights is said."""
+"""Error messages for invalid weight files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_folder_without_a_model(tmp_path: Path) -> None:
         (b"lmgg", "ends beyond the end"),
     ],
 )
-def test_files_that_are_no_model(tmp_path: Path, content: bytes, message: str) -> None:
+def test_files_that_are_not_models(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "model.pt"
     path.write_bytes(content)
     with pytest.raises(ModelCorrupt, match=message) as caught:
@@ -51,7 +51,7 @@ def test_files_that_are_no_model(tmp_path: Path, content: bytes, message: str) -
     assert str(path) in str(caught.value)
 
 
-def test_missing_wrong_and_surplus_tensors_are_named(tmp_path: Path) -> None:
+def test_missing_wrong_and_unexpected_tensors_are_named(tmp_path: Path) -> None:
     path = tmp_path / "small.pt"
     name = "decoder.blocks.0.cross_attn.value.bias"
     without = random_tensors()
@@ -68,7 +68,7 @@ def test_missing_wrong_and_surplus_tensors_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 10**12, 2.5, None, "80", True])
-def test_dims_that_make_no_sense(tmp_path: Path, value: object) -> None:
+def test_invalid_dims(tmp_path: Path, value: object) -> None:
     path = tmp_path / "small.pt"
     content = {"dims": vars(SMALL) | {"n_audio_ctx": value}, "model_state_dict": {}}
     torch.save(content, path)
@@ -94,7 +94,7 @@ def test_pickled_code_is_not_run(tmp_path: Path) -> None:
         assert not (tmp_path / "it_ran").exists()
 
 
-def test_a_stride_of_zero_cannot_make_a_small_file_huge(tmp_path: Path) -> None:
+def test_stride_of_zero_cannot_inflate_a_small_file(tmp_path: Path) -> None:
     path = tmp_path / "small.pt"
     huge = torch.zeros(1).expand(2**40, 2**6)
     torch.save({"dims": vars(SMALL), "model_state_dict": {"decoder.ln.weight": huge}}, path)
@@ -123,7 +123,7 @@ def test_shards_cannot_leave_the_folder(tmp_path: Path) -> None:
         open_checkpoint(tmp_path / "model")
 
 
-def test_a_missing_shard_is_named(tmp_path: Path) -> None:
+def test_missing_shard_is_named(tmp_path: Path) -> None:
     write_hugging_face(tmp_path, random_tensors(), n_shards=2)
     (tmp_path / "model-00002-of-00002.safetensors").unlink()
     with pytest.raises(ModelCorrupt, match="model-00002-of-00002"):
@@ -148,6 +148,6 @@ def test_hugging_face_config(tmp_path: Path, setting: dict[str, object], message
         open_checkpoint(tmp_path)
 
 
-def test_a_file_inside_a_model_folder_opens_the_folder(tmp_path: Path) -> None:
+def test_file_inside_a_model_folder_opens_the_folder(tmp_path: Path) -> None:
     write_hugging_face(tmp_path, random_tensors())
     assert open_checkpoint(tmp_path / "model.safetensors").path == tmp_path

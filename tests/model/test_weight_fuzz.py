@@ -1,4 +1,4 @@
-"""Damaged files: whatever is done to a file, opening and reading it gives a checkpoint or `ModelCorrupt`."""
+"""Fuzzing: opening and reading a damaged file gives a checkpoint or `ModelCorrupt`."""
 
 from __future__ import annotations
 

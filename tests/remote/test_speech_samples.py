@@ -1,4 +1,4 @@
-"""Speech samples: the real ones, and what is said where they cannot be had."""
+"""The real speech samples, and the errors where they are unavailable."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def duration_s(path: Path) -> float:
 
 
 @pytest.mark.speech
-def test_the_famous_sentence() -> None:
+def test_jfk() -> None:
     assert duration_s(speech_samples.jfk().path) == 11.0
 
 
 @pytest.mark.speech
-def test_five_sentences_with_their_texts() -> None:
+def test_librivox() -> None:
     found = speech_samples.librivox()
     assert [round(duration_s(sample.path), 2) for sample in found] == [7.1, 2.99, 5.3, 6.05, 3.29]
     assert found[1].text == "he was not an ill disposed young man"
@@ -34,7 +34,7 @@ def test_five_sentences_with_their_texts() -> None:
 
 @pytest.mark.speech
 @pytest.mark.parametrize("language", ["en", "es", "fr", "it", "ru"])
-def test_the_longest_prompts_of_a_language(language: speech_samples.Language) -> None:
+def test_longest_asterisk_prompts(language: speech_samples.Language) -> None:
     found = speech_samples.asterisk(language, longest=3)
     assert len(found) == 3
     assert list(found) == sorted(found)
@@ -44,12 +44,12 @@ def test_the_longest_prompts_of_a_language(language: speech_samples.Language) ->
         assert duration_s(path) > 15
 
 
-def test_a_language_without_prompts() -> None:
+def test_language_without_prompts() -> None:
     with pytest.raises(UsageError, match="'de'; there are prompts in en, es, fr, it, ru"):
         speech_samples.asterisk("de")  # type: ignore[arg-type]
 
 
-def test_without_apt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_apt_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependency, match="need apt-get and dpkg-deb"):
@@ -57,7 +57,7 @@ def test_without_apt_it_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for apt")
-def test_an_apt_without_lists_is_told_what_to_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_apt_without_lists_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("apt-get", "dpkg-deb"):
         (tmp_path / name).write_text("#!/bin/sh\necho 'E: Unable to locate package' >&2\nexit 100\n")
         (tmp_path / name).chmod(0o755)
@@ -68,7 +68,7 @@ def test_an_apt_without_lists_is_told_what_to_run(tmp_path: Path, monkeypatch: p
     assert list((tmp_path / "samples").iterdir()) == []
 
 
-def test_without_an_index_the_sentences_cannot_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unreachable_index_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     pip_settings.cache_clear()

@@ -1,4 +1,4 @@
-"""Nobody gets in: spellings, redirects, names that lead inside or change their mind, servers that never end."""
+"""The SSRF guard against address spellings, redirects and DNS rebinding; aborting endless responses."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_addresses_that_are_not_public(address: str) -> None:
 
 
 @pytest.mark.parametrize("address", ["64:ff9b::101:101", "::ffff:1.1.1.1", "2002:101:101::"])
-def test_public_addresses_within_others(address: str) -> None:
+def test_embedded_ipv4_addresses(address: str) -> None:
     assert is_public(ip_address(address))
 
 
@@ -82,7 +82,7 @@ def places(address: str, port: int) -> SocketAddress:
         *("1.1.1.1@127.0.0.1", "127.0.0.1#@1.1.1.1", "1.1.1.1\\@127.0.0.1", "１２７.0.0.1", "127。0。0。1"),
     ],
 )
-def test_every_spelling_of_this_machine_is_refused(server: LocalServer, host: str) -> None:
+def test_every_spelling_of_localhost_is_refused(server: LocalServer, host: str) -> None:
     address, at, _ = host.partition("#")
     url = f"http://{address}:{server.host.rpartition(':')[2]}{at and '/#'}/sound"
     with pytest.raises(RefusedError) as caught:
@@ -91,7 +91,7 @@ def test_every_spelling_of_this_machine_is_refused(server: LocalServer, host: st
     assert server.seen == []
 
 
-def test_what_is_allowed_is_reached(server: LocalServer) -> None:
+def test_allowed_hosts_are_reachable(server: LocalServer) -> None:
     port = server.host.rpartition(":")[2]
     for allowed in ("127.0.0.1", server.host, "127.0.0.0/8", "127.0.0.1/32", f"127.0.0.1:{port}"):
         assert get(f"{server.url}/sound", SsrfGuard((allowed,))) == BODY
@@ -103,7 +103,7 @@ def test_what_is_allowed_is_reached(server: LocalServer) -> None:
 
 
 @pytest.mark.parametrize("spelled", ["2130706433", "0x7f.1", "127.1"])
-def test_an_allowed_network_counts_for_every_spelling(server: LocalServer, spelled: str) -> None:
+def test_allowed_network_covers_every_spelling(server: LocalServer, spelled: str) -> None:
     port = server.host.rpartition(":")[2]
     assert get(f"http://{spelled}:{port}/sound", SsrfGuard(("127.0.0.0/8",))) == BODY
 
@@ -111,13 +111,13 @@ def test_an_allowed_network_counts_for_every_spelling(server: LocalServer, spell
 @pytest.mark.parametrize(
     "allowed", ["", "http://a", "a/b", "10.0.0.1/8", "*.example.org", "a:b", "a:99999", "u@a", "a b"]
 )
-def test_an_allowed_host_that_is_none(allowed: str) -> None:
+def test_invalid_allowed_hosts(allowed: str) -> None:
     with pytest.raises(UsageError, match="give a host, host:port or network"):
         SsrfGuard((allowed,))
 
 
 @pytest.mark.parametrize("target", ["http://169.254.169.254/latest/meta-data/", "http://[::1]/", "http://localhost:1/"])
-def test_a_redirect_inside_is_refused(server: LocalServer, target: str) -> None:
+def test_redirect_to_a_private_address_is_refused(server: LocalServer, target: str) -> None:
     url = server.add("/away", redirect=target)
     with pytest.raises(AudioRefused, match=r"/away is not fetched: .* is not a host on the public internet"):
         fetch(url, guard=SsrfGuard((server.host,)))
@@ -125,19 +125,19 @@ def test_a_redirect_inside_is_refused(server: LocalServer, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", ["file:///etc/passwd", "ftp://127.0.0.1/x", "gopher://127.0.0.1/"])
-def test_a_redirect_to_another_protocol_is_refused(server: LocalServer, target: str) -> None:
+def test_redirect_to_another_scheme_is_refused(server: LocalServer, target: str) -> None:
     with pytest.raises(FetchFailed) as caught:
         fetch(server.add("/away", redirect=target), guard=SsrfGuard((server.host,)))
     assert "check the address" in str(caught.value)
 
 
-def test_a_redirect_between_allowed_hosts_is_followed(server: LocalServer) -> None:
+def test_redirect_between_allowed_hosts_is_followed(server: LocalServer) -> None:
     url = server.add("/away", redirect=f"{server.url}/sound")
     with fetch(url, guard=SsrfGuard((server.host,))) as file:
         assert file.read() == BODY
 
 
-def test_a_name_that_changes_its_mind_is_asked_once(server: LocalServer) -> None:
+def test_name_is_resolved_once(server: LocalServer) -> None:
     port = int(server.host.rpartition(":")[2])
     answers = [[places("127.0.0.1", port)], [places("10.0.0.1", port)]]
     asked: list[str] = []
@@ -150,7 +150,7 @@ def test_a_name_that_changes_its_mind_is_asked_once(server: LocalServer) -> None
     assert asked == ["changing.test"]
 
 
-def test_only_the_public_addresses_of_a_name_are_tried(server: LocalServer) -> None:
+def test_only_permitted_addresses_of_a_name_are_tried(server: LocalServer) -> None:
     port = int(server.host.rpartition(":")[2])
     both = [places("10.255.255.1", port), places("127.0.0.1", port)]  # the first would hang, if it were tried
     start_s = time.monotonic()
@@ -158,7 +158,7 @@ def test_only_the_public_addresses_of_a_name_are_tried(server: LocalServer) -> N
     assert time.monotonic() - start_s < 2
 
 
-def test_a_proxy_is_not_used(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_proxy_is_not_used(server: LocalServer, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, server.url)
     monkeypatch.delenv("no_proxy", raising=False)
@@ -167,7 +167,7 @@ def test_a_proxy_is_not_used(server: LocalServer, monkeypatch: pytest.MonkeyPatc
     assert server.seen == []
 
 
-def test_the_server_hears_its_own_name(server: LocalServer) -> None:
+def test_host_header_is_the_name(server: LocalServer) -> None:
     port = int(server.host.rpartition(":")[2])
     heard: list[str] = []
 
@@ -190,7 +190,7 @@ def test_the_server_hears_its_own_name(server: LocalServer) -> None:
     assert heard == [f"files.test:{port}"]
 
 
-def test_tls_checks_the_name_and_not_the_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tls_verifies_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     key, certificate = tmp_path / "key.pem", tmp_path / "cert.pem"
     subprocess.run(
         [
@@ -244,7 +244,7 @@ def hook(request: pytest.FixtureRequest) -> Iterator[tuple[str, type[PostHandler
         thread.join()
 
 
-def test_a_post_is_sent_once_and_follows_no_redirect(hook: tuple[str, type[PostHandler]]) -> None:
+def test_post_is_sent_once_and_follows_no_redirect(hook: tuple[str, type[PostHandler]]) -> None:
     url, handler = hook
 
     def post() -> int:
@@ -261,7 +261,7 @@ def test_a_post_is_sent_once_and_follows_no_redirect(hook: tuple[str, type[PostH
     assert handler.bodies == [b"{}"]
 
 
-def test_a_post_inside_is_refused() -> None:
+def test_post_to_a_private_address_is_refused() -> None:
     with pytest.raises(ForbiddenError, match=r"127\.0\.0\.1 is not a host on the public internet"):
         open_url("http://127.0.0.1:1/hook", headers={}, timeout_s=5, body=b"{}", guard=SsrfGuard())
 
@@ -303,7 +303,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("start", STARTS.values(), ids=STARTS)
-def test_a_server_that_never_ends_meets_the_limit(start: bytes) -> None:
+def test_total_timeout_ends_an_endless_response(start: bytes) -> None:
     with trickling(start) as url:
         start_s = time.monotonic()
         with pytest.raises(FetchFailed, match=r"took over 0\.4 s") as caught:
@@ -312,7 +312,7 @@ def test_a_server_that_never_ends_meets_the_limit(start: bytes) -> None:
         assert caught.value.is_retryable
 
 
-def test_a_cut_abort_handle_ends_a_fetch_at_once() -> None:
+def test_abort_handle_ends_a_fetch_at_once() -> None:
     with trickling(STARTS["headers"], pause_s=60) as url:
         abort_handle = AbortHandle()
         threading.Timer(0.2, abort_handle.abort).start()
@@ -322,19 +322,19 @@ def test_a_cut_abort_handle_ends_a_fetch_at_once() -> None:
         assert time.monotonic() - start_s < 2
 
 
-def test_what_comes_with_a_redirect_is_not_read(server: LocalServer) -> None:
+def test_body_of_a_redirect_is_not_read(server: LocalServer) -> None:
     start = f"HTTP/1.1 302 Found\r\nLocation: {server.url}/sound\r\nContent-Length: 99999999999\r\n\r\n"
     with trickling(start.encode()) as url, fetch(url, guard=SsrfGuard(("127.0.0.1",))) as file:
         assert file.read() == BODY
 
 
-def test_ten_gigabytes_announced_are_refused_before_they_come() -> None:
+def test_announced_size_over_the_limit_is_refused() -> None:
     announced = b"HTTP/1.1 200 OK\r\nContent-Length: 10737418240\r\n\r\n"
     with trickling(announced) as url, pytest.raises(AudioTooLarge, match="10 GiB, the limit is 1 MiB"):
         fetch(url, max_bytes=2**20, guard=SsrfGuard(("127.0.0.1",)))
 
 
-def test_what_the_server_denies_for_good_is_not_tried_again(server: LocalServer) -> None:
+def test_retryable_statuses(server: LocalServer) -> None:
     for status, is_worth in ((400, False), (451, False), (500, True), (503, True), (429, True)):
         with pytest.raises(FetchFailed) as caught:
             fetch(server.add("/status", statuses=[status]), guard=SsrfGuard((server.host,)))
