@@ -14,8 +14,10 @@ import ctranslate2
 import numpy as np
 import torch
 
-from choral.model.checkpoint import expected_shapes
+from choral.model.alignment_heads import for_model
+from choral.model.checkpoint import Checkpoint, expected_shapes
 from choral.model.dims import ModelDims
+from choral.model.weights.to_ctranslate2 import convert
 
 SMALL = ModelDims(
     n_mels=4, n_audio_ctx=6, n_audio_state=32, n_audio_head=2, n_audio_layer=2,
@@ -25,6 +27,13 @@ VOCABULARY = ("!", '"', "#", "Ġthe", "Ċ", "âĻª", "<|endoftext|>", "<|starto
 VOCABULARY_BYTES = (b"!", b'"', b"#", b" the", b"\n", "♪".encode(), *(name.encode() for name in VOCABULARY[6:]))
 
 Tensors = dict[str, np.ndarray[Any, Any]]
+SHAPES = {
+    "large-v3's bins and vocabulary": ModelDims(128, 1500, 64, 2, 2, 51866, 448, 64, 2, 2),
+    "distilled: two decoder layers": ModelDims(80, 1500, 128, 2, 4, 51865, 448, 128, 2, 2),
+    "turbo's proportions": ModelDims(128, 1500, 64, 1, 8, 51866, 448, 64, 1, 1),
+    "English only, three heads": ModelDims(80, 1500, 96, 3, 1, 51864, 448, 96, 3, 3),
+    "a padded vocabulary": ModelDims(80, 1500, 64, 2, 1, 51968, 448, 64, 2, 1),
+}
 
 
 def random_tensors(dims: ModelDims = SMALL, dtype: str = "float32") -> Tensors:
@@ -175,3 +184,15 @@ def random_blocks(count: int, block_type: int) -> bytes:
     if block_type in (3, 7):
         blocks[:, 2:4] = np.array([-1.5], dtype="<f2").view(np.uint8)
     return blocks.tobytes()
+
+
+def random_checkpoint(dims: ModelDims, path: Path = Path("random")) -> Checkpoint:
+    rng = np.random.default_rng(7)
+    tensors = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in expected_shapes(dims).items()}
+    return Checkpoint(dims=dims, tensors=tensors, alignment_heads=for_model(dims), vocabulary=None, path=path)
+
+
+def convert_to(folder: Path, checkpoint: Checkpoint) -> Path:
+    folder.mkdir()
+    convert(checkpoint, folder)
+    return folder

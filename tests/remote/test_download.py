@@ -23,7 +23,6 @@ from choral import storage
 from choral.errors import DownloadFailed, ModelCorrupt, ModelNotFound, StorageError
 from choral.remote import download as fetch
 from choral.remote.download import download, get, parse_json
-from choral.remote.urls import redact_url
 from local_server import LocalServer, serve
 
 BODY = random.Random(1).randbytes(700_000)
@@ -234,10 +233,6 @@ def test_small_responses(server: LocalServer) -> None:
     with pytest.raises(DownloadFailed, match=r"more than the 4 bytes"):
         get(server.url + "/text", max_bytes=4)
     assert get(server.add("/moved", redirect="/text")).url == server.url + "/text"
-
-
-def test_redact_url() -> None:
-    assert redact_url("https://me:pw@host:81/a/b?token=1#x") == "https://host:81/a/b"
 
 
 def test_insufficient_disk_space_is_detected_first(
