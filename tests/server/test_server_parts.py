@@ -13,21 +13,18 @@ import choral
 from choral.audio.prep.inputs import OpenFile
 from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
+from choral.common.aio import cancel_tasks
 from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull, UsageError
 from choral.server.api_errors import ApiError
 from choral.server.api_keys import ApiKey, ApiKeyStore, hash_secret, new_secret, write_keys
-from choral.server.memory_trimmer import trim_memory
+from choral.server.listener import trim_memory_periodically
 from choral.server.quota import KeyQuota
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
 from choral.server.usage import DAY_S
 from choral.types import Segment, TranscribeOptions
-
-
-def segment(text: str) -> Segment:
-    return Segment(0, 0, 0.0, 1.0, text, (), 0.0, 0.0, 1.0, 0.0)
 
 
 class Clock:
@@ -38,10 +35,10 @@ class Clock:
 
 
 def test_text_in_pieces_is_the_stripped_whole() -> None:
-    so_far = TextAccumulator()
-    pieces = [so_far.add(segment(text)) for text in ("  ", " One ", "  ", "two. ", " Three ")]
+    accumulator = TextAccumulator()
+    pieces = [accumulator.add(text) for text in ("  ", " One ", "  ", "two. ", " Three ")]
     assert pieces == ["", "One", "", "   two.", "  Three"]
-    assert "".join(pieces) == so_far.text == "One   two.  Three"
+    assert "".join(pieces) == accumulator.text == "One   two.  Three"
 
 
 def test_requests_a_minute() -> None:
@@ -103,25 +100,27 @@ def test_keys(tmp_path: Path) -> None:
         ApiKey(name="a b", sha256="")
 
 
-def test_what_was_loaded_is_left_out_of_collections() -> None:
+def test_frozen_gc_excludes_loaded_objects() -> None:
     before = gc.get_freeze_count()
     with frozen_gc():
         assert gc.get_freeze_count() > before + 1000
     assert gc.get_freeze_count() == 0
 
 
-def test_free_memory_goes_back_again_and_again_until_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    given_back: list[float] = []
-    monkeypatch.setattr("choral.server.memory_trimmer.TRIM_EVERY_S", 0.01)
-    monkeypatch.setattr("choral.server.memory_trimmer.trim_malloc", lambda: given_back.append(time.monotonic()))
+def test_memory_is_trimmed_periodically_until_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
+    trims: list[float] = []
+    monkeypatch.setattr("choral.server.listener.TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr("choral.server.listener.trim_malloc", lambda: trims.append(time.monotonic()))
 
     async def run() -> None:
-        async with asyncio.timeout(20), trim_memory():
-            while len(given_back) < 3:
+        task = asyncio.create_task(trim_memory_periodically())
+        async with asyncio.timeout(20):
+            while len(trims) < 3:
                 await asyncio.sleep(0.01)
-        n_times = len(given_back)
+        await cancel_tasks([task])
+        n_times = len(trims)
         await asyncio.sleep(0.1)
-        assert len(given_back) <= n_times + 1  # one may have been under way
+        assert len(trims) <= n_times + 1  # one may have been under way
 
     asyncio.run(run())
 

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from choral.api import Model
     from choral.audio.prep.settings import PrepSettings
     from choral.server.api_keys import ApiKeyStore
-    from choral.server.jobs.settings import JobSettings
-    from choral.server.settings import ServerSettings
+    from choral.server.settings import JobSettings, ServerSettings
     from choral.server.tracing import Tracing
 
 KEY = "CHORAL_API_KEY"
@@ -57,8 +56,7 @@ PREP_FLAGS = (
 
 def add_arguments(parser: Parser) -> None:
     from choral.audio.prep.settings import PrepSettings
-    from choral.server.jobs.settings import JobSettings
-    from choral.server.settings import ServerSettings
+    from choral.server.settings import JobSettings, ServerSettings
 
     add_flags(parser.add_argument_group("address"), ServerSettings, FLAGS["address"])
     keys = parser.add_argument_group("keys")
@@ -86,9 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.jobs.webhook_delivery import signing_key
     from choral.remote.ssrf_guard import SsrfGuard
     from choral.server.api_keys import ApiKeyStore
-    from choral.server.jobs.settings import JobSettings
     from choral.server.listener import bind
-    from choral.server.settings import ServerSettings
+    from choral.server.settings import JobSettings, ServerSettings
 
     settings = ServerSettings(**given_options(arguments, ServerSettings))
     prep = PrepSettings(
@@ -138,32 +135,30 @@ async def serve(
     from choral.common.malloc import frozen_gc
     from choral.server.app import create_app
     from choral.server.jobs.job_billing import JobBilling
-    from choral.server.jobs.opening import open_job_store, state_folder
-    from choral.server.listener import CONNECTIONS_WAITING, Listener
-    from choral.server.memory_trimmer import trim_memory
+    from choral.server.jobs.job_store import open_job_store
+    from choral.server.listener import BACKLOG, Listener
     from choral.server.quota import open_quotas
     from choral.server.service import Service
 
     with PrepPool(prep) as pool:
         service = Service.of(model, pool, settings)
         async with AsyncExitStack() as stack:
-            folder = Path(stack.enter_context(state_folder(jobs, settings.port)))
+            folder = stack.enter_context(jobs.open_folder(settings.port))
             quotas = await stack.enter_async_context(open_quotas(keys, folder))
             billing = JobBilling(keys, quotas)
             secret = os.environ.get(SECRET, "")
             store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
             listener = Listener(create_app(service, keys, store, quotas, tracing), service)
             stack.enter_context(frozen_gc())
-            bound.listen(CONNECTIONS_WAITING)  # clients can connect from here on
+            bound.listen(BACKLOG)  # clients can connect from here on
             write_stdout(greeting(service, keys, bound))
-            async with trim_memory():
-                await listener.serve([bound])
+            await listener.serve([bound])
 
 
 def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
-    from choral.server.listener import address_of
+    from choral.server.listener import local_url
 
-    model, address = service.model, address_of(bound)
+    model, address = service.model, local_url(bound)
     key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_required else ""
     return (
         f"choral serves {service.model_id} at {address}\n"

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import re
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
 from choral.errors import AudioError, ChoralError, FetchFailed, NotAudio, QueueFull
@@ -22,6 +24,46 @@ STATUSES: dict[type[ChoralError], int] = {NotAudio: 400, FetchFailed: 424}
 FIRST_SERVER_STATUS = 500
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected before the response
 DEFAULT_RETRY_S = 5
+
+
+# The descriptions of error responses in the OpenAPI document.
+DESCRIPTIONS = {
+    400: "a field or the audio is invalid; `param` names it",
+    401: "the API key is missing or invalid",
+    403: "this server does not fetch from the address in `url`",
+    404: "no such model or job, or nothing at the address in `url`",
+    408: "the upload stalled or took too long",
+    409: "the job has not ended yet",
+    410: "the job was cancelled",
+    413: "too many bytes, or audio that is too long",
+    415: "the content type is not supported",
+    422: "the job failed; the message says why",
+    424: "the audio at `url` could not be fetched",
+    429: "over the quota of the API key; `Retry-After` says when to retry",
+    503: "too many requests in progress, or the server is shutting down; `Retry-After` says when to retry",
+    507: "the disk is full",
+}
+EVENT_STREAM = {  # the schema describes one event
+    "text/event-stream": {
+        "schema": {"type": "object", "required": ["data"], "properties": {"data": {"type": "string"}}}
+    }
+}
+
+
+class ErrorDetail(BaseModel):
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorBody(BaseModel):
+    error: ErrorDetail
+
+
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """The OpenAPI description of these error responses."""
+    return {status: {"model": ErrorBody, "description": DESCRIPTIONS[status]} for status in statuses}
 
 
 class ApiError(ChoralError):
@@ -53,8 +95,8 @@ def to_api_error(error: ChoralError) -> ApiError:
 
 
 def error_fields(error: ApiError) -> dict[str, dict[str, str | None]]:
-    kind = _type(error.http_status)
-    return {"error": {"message": str(error), "type": kind, "param": error.param, "code": error.code}}
+    detail = ErrorDetail(message=str(error), type=_type(error.http_status), param=error.param, code=error.code)
+    return {"error": detail.model_dump()}
 
 
 def error_response(error: ApiError) -> JSONResponse:

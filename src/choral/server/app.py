@@ -1,6 +1,6 @@
-"""The application: the routers of every part behind one door and one error boundary.
+"""The FastAPI application: all routers, the middleware and the error handlers.
 
-A part of the server is a function that takes the `Service` and gives a router; it stands in `ROUTERS`.
+Each part of the server is a function in `ROUTERS` that takes the `Service` and returns a router.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from choral import __version__
 from choral.errors import MissingDependency
 
 try:
-    import python_multipart  # noqa: F401  forms are read with it
+    import python_multipart  # noqa: F401  reads forms
     import uvicorn  # noqa: F401
-    import websockets  # noqa: F401  live audio comes over it
+    import websockets  # noqa: F401  carries live audio
     from fastapi import APIRouter, FastAPI
     from fastapi.middleware.cors import CORSMiddleware
 except ImportError as missing:
@@ -38,7 +38,7 @@ ROUTERS: tuple[MakeRouter, ...] = (
     health.make_router,
     page_routes.make_router,
 )
-HEADERS_SHOWN = ("x-request-id", "retry-after")
+EXPOSED_HEADERS = ("x-request-id", "retry-after")
 
 
 def create_app(
@@ -48,12 +48,12 @@ def create_app(
     quotas: KeyQuotas | None = None,
     tracing: Tracing | None = None,
 ) -> FastAPI:
-    """With a store of jobs, which is open already, there are the routes for jobs too."""
+    """The routes for jobs exist if there is a job store, which must be open."""
     app = FastAPI(
         title="Choral",
         version=__version__,
         description="Speech to text with Whisper models: many voices, one pass.",
-        docs_url=None,  # its page would load assets from another host
+        docs_url=None,  # its page loads assets from another host
         redoc_url=None,
     )
     for make_router in ROUTERS:
@@ -74,6 +74,6 @@ def create_app(
             allow_origins=list(service.settings.cors_origins),
             allow_methods=["*"],
             allow_headers=["*"],
-            expose_headers=list(HEADERS_SHOWN),
+            expose_headers=list(EXPOSED_HEADERS),
         )
     return app

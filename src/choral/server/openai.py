@@ -1,131 +1,140 @@
-"""OpenAI's endpoints for audio and models: each reads a form, asks the service, and answers in OpenAI's shapes."""
+"""OpenAI's endpoints: transcriptions, translations and models."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from typing import Any, Literal
 
 from fastapi import APIRouter, Request
+from pydantic import BaseModel
 from starlette.responses import Response
 
 from choral.errors import AudioError
-from choral.server import openapi
-from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, to_api_error
-from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
+from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, ApiError, error_responses, to_api_error
+from choral.server.forms import form_schema
 from choral.server.quota import principal_of
-from choral.server.responses import transcript_response
+from choral.server.responses import (
+    MEDIA_TYPES,
+    ClientClosedRequest,
+    EventStreamResponse,
+    TranscriptionBody,
+    TranscriptStream,
+    cancel_on_disconnect,
+    transcript_response,
+)
 from choral.server.service import Service
-from choral.server.speech_form import SpeechRequest, read_request
-from choral.server.streaming import EventStream, Streaming
+from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
 from choral.server.tracing import span
 from choral.server.upload import read_form
 from choral.types import Segment, Task, Transcript
 
-ALIAS = "whisper-1"  # what OpenAI's own clients ask for: here it is the model that was loaded
+MODEL_ALIAS = "whisper-1"  # the name in OpenAI's clients: stands for the model that is loaded
+
+
+class ModelBody(BaseModel):
+    id: str
+    object: Literal["model"] = "model"
+    created: int
+    owned_by: str = "choral"
+
+
+class ModelListBody(BaseModel):
+    object: Literal["list"] = "list"
+    data: list[ModelBody]
 
 
 def make_router(service: Service) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
-    started = int(time.time())
+    created = int(time.time())
 
-    @router.post("/v1/audio/transcriptions", **openapi.speech("Speech to text, in the language that is spoken"))
+    @router.post("/v1/audio/transcriptions", summary="Transcribe speech in its language", **_speech_route())
     async def transcribe(request: Request) -> Response:
-        return await _speech(service, request, "transcribe")
+        return await _handle_speech(service, request, "transcribe")
 
-    @router.post("/v1/audio/translations", **openapi.speech("Speech in any language to English text"))
+    @router.post("/v1/audio/translations", summary="Translate speech to English text", **_speech_route())
     async def translate(request: Request) -> Response:
-        return await _speech(service, request, "translate")
+        return await _handle_speech(service, request, "translate")
 
-    @router.get("/v1/models", **openapi.models("The models of this server"))
-    async def models() -> dict[str, object]:
-        return {"object": "list", "data": [_model_fields(name, started) for name in model_names(service)]}
+    @router.get("/v1/models", summary="List the models of this server", responses=error_responses(401))
+    async def models() -> ModelListBody:
+        return ModelListBody(data=[ModelBody(id=name, created=created) for name in model_names(service)])
 
-    @router.get("/v1/models/{model:path}", **openapi.model("One of them"))
-    async def model(model: str) -> dict[str, object]:
+    @router.get("/v1/models/{model:path}", summary="Show a model", responses=error_responses(401, 404))
+    async def model(model: str) -> ModelBody:
         require_model(service, model)
-        return _model_fields(model, started)
+        return ModelBody(id=model, created=created)
 
     return router
 
 
+def _speech_route() -> dict[str, Any]:
+    """The OpenAPI description of a route that reads its form itself."""
+    text = {"schema": {"type": "string"}}
+    content = {MEDIA_TYPES[name]: text for name in ("text", "srt", "vtt")} | EVENT_STREAM
+    body = {"required": True, "content": {"multipart/form-data": {"schema": form_schema(SpeechForm)}}}
+    errors = error_responses(400, 401, 403, 404, 408, 413, 415, 424, 429, 503)
+    return {
+        "response_model": TranscriptionBody,
+        "responses": {200: {"description": "the transcript", "content": content}, **errors},
+        "openapi_extra": {"requestBody": body},
+    }
+
+
 def model_names(service: Service) -> tuple[str, str]:
-    return service.model_id, ALIAS
-
-
-def _model_fields(name: str, started: int) -> dict[str, object]:
-    return {"id": name, "object": "model", "created": started, "owned_by": "choral"}
+    return service.model_id, MODEL_ALIAS
 
 
 def require_model(service: Service, name: str) -> None:
     if name not in model_names(service):
         raise ApiError(
-            f"there is no model {name[:100]!r} here: {' and '.join(model_names(service))} are names of the one that is",
+            f"there is no model {name[:100]!r} here: the model is {' or '.join(model_names(service))}",
             status=404,
             param="model",
             code="model_not_found",
         )
 
 
-async def _speech(service: Service, request: Request, task: Task) -> Response:
+async def _handle_speech(service: Service, request: Request, task: Task) -> Response:
     service.requests.require_capacity()
     async with AsyncExitStack() as stack:
         with service.uploads.admit(), span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings))
-        speech = read_request(form, task)
-        _require_fitting(service, speech)
-        spell = service.model.text_tokens if speech.options.token_logprobs else None
-        if not speech.is_stream:
-            try:
-                transcript = await cancel_on_disconnect(request.receive, _transcript(service, request, speech, None))
-            except ClientClosedRequest:
-                return Response(status_code=CLIENT_CLOSED_REQUEST)
-            tokens = spell and [token for segment in transcript.segments for token in spell(segment)]
-            return transcript_response(transcript, speech, tokens)
-        own = stack.pop_all()
-
-        async def work(on_segment: Callable[[Segment], None]) -> Transcript:
-            async with own:
-                return await _transcript(service, request, speech, on_segment)
-
-        streaming = Streaming(work, spell)
+        speech = read_speech_request(form, task)
+        require_model(service, speech.form.model)
+        service.require_supported(speech.options, task_param="model")
+        to_tokens = service.model.text_tokens if speech.options.token_logprobs else None
         try:
-            await cancel_on_disconnect(request.receive, streaming.begin())
+            if not speech.form.stream:
+                transcript = await cancel_on_disconnect(request.receive, _transcribe(service, request, speech, None))
+                tokens = to_tokens and [token for segment in transcript.segments for token in to_tokens(segment)]
+                return transcript_response(transcript, speech, tokens)
+            upload = stack.pop_all()  # stays open until the stream has ended
+
+            async def transcribe(on_segment: Callable[[Segment], None]) -> Transcript:
+                async with upload:
+                    return await _transcribe(service, request, speech, on_segment)
+
+            stream = TranscriptStream(transcribe, to_tokens)
+            await cancel_on_disconnect(request.receive, stream.start())
         except ClientClosedRequest:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return EventStream(streaming)
+        return EventStreamResponse(stream)
 
 
-async def _transcript(
+async def _transcribe(
     service: Service, request: Request, speech: SpeechRequest, on_segment: Callable[[Segment], None] | None
 ) -> Transcript:
     try:
         return await service.transcribe(
             speech.audio,
             speech.options,
-            priority=speech.priority,
+            priority=speech.form.priority,
             on_segment=on_segment,
             on_duration=principal_of(request).charge,
         )
     except AudioError as error:
-        problem = to_api_error(error)
-        problem.param = speech.audio_param
-        raise problem from error
-
-
-def _require_fitting(service: Service, speech: SpeechRequest) -> None:
-    require_model(service, speech.model)
-    if service.model.is_multilingual:
-        return
-    if speech.options.task == "translate":
-        raise ApiError(
-            f"{service.model_id} knows only English and cannot translate: serve a multilingual model",
-            param="model",
-            code="unsupported_value",
-        )
-    if speech.options.language not in (None, "en"):
-        raise ApiError(
-            f"{service.model_id} knows only English: leave out `language`, or serve a multilingual model",
-            param="language",
-            code="unsupported_value",
-        )
+        api_error = to_api_error(error)
+        api_error.param = speech.audio_param
+        raise api_error from error

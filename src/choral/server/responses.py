@@ -1,37 +1,74 @@
-"""A transcript as the body of an answer: the shapes of OpenAI's API, with the text without spaces around it.
+"""Response bodies in the shapes of OpenAI's API, whole or streamed as server-sent events.
 
-Streamed and whole answers have the same text, letter by letter: `TextAccumulator` makes both.
+Streamed and whole responses have exactly the same text: `TextAccumulator` strips surrounding white space from both. A
+stream starts with its first text, so that errors before it still get an HTTP status. When the client disconnects or the
+server shuts down, the transcription is cancelled.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from typing import Annotated, Any, Literal, TypeVar
 
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import PlainTextResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from choral import formats
+from choral.common.aio import cancel_tasks
+from choral.errors import ChoralError
+from choral.server.api_errors import error_fields, to_api_error
 from choral.server.speech_form import SpeechRequest
 from choral.types import Segment, Token, Transcript
 
-AUDIO_TOKENS_PER_S = 50  # positions of the encoder
-SUBTITLE_TYPES = {"srt": "application/x-subrip", "vtt": "text/vtt"}
+AUDIO_TOKENS_PER_S = 50  # encoder positions
+MEDIA_TYPES = {
+    "text": "text/plain",
+    "srt": "application/x-subrip",
+    "vtt": "text/vtt",
+    "tsv": "text/tab-separated-values",
+}
+EVENT_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not buffer
+END_OF_EVENTS = b"data: [DONE]\n\n"
+
+
+class Usage(BaseModel):
+    type: Literal["duration"] = "duration"
+    seconds: Annotated[int, Field(ge=0)]
+
+
+class TokenLogprob(BaseModel):
+    token: str
+    bytes: list[Annotated[int, Field(ge=0, le=255)]]
+    logprob: float
+
+
+class TranscriptionBody(BaseModel):
+    """The JSON formats: `json` has text, usage and logprobs; `verbose_json` all but logprobs."""
+
+    model_config = ConfigDict(extra="allow")
+
+    text: str
+    usage: Usage
+    logprobs: list[TokenLogprob] = []
+    language: str = ""
+    duration: float = 0.0
+    segments: list[dict[str, Any]] | None = None
+    words: list[dict[str, Any]] | None = None
 
 
 class TextAccumulator:
-    """Text that grows by segments; what is given out never changes, and white space waits for what follows it."""
+    """Joins segment texts; text that was returned never changes, and white space is held until text follows it."""
 
     def __init__(self) -> None:
         self.text = ""
         self._space = ""
 
-    def add(self, segment: Segment) -> str:
-        """What this segment adds; nothing if it is blank."""
-        return self.add_text(segment.text)
-
-    def add_text(self, text: str) -> str:
+    def add(self, text: str) -> str:
+        """The text that this adds; empty for white space."""
         grown = (self._space + text) if self.text else text.lstrip()
         delta = grown.rstrip()
         self._space = grown[len(delta) :]
@@ -40,70 +77,183 @@ class TextAccumulator:
 
 
 def joined_text(segments: Iterable[Segment]) -> str:
-    so_far = TextAccumulator()
+    accumulator = TextAccumulator()
     for segment in segments:
-        so_far.add(segment)
-    return so_far.text
+        accumulator.add(segment.text)
+    return accumulator.text
 
 
 def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: Sequence[Token] | None) -> Response:
-    """With the log-probabilities of these tokens, where they were asked for."""
-    match request.response_format:
+    """The whole response; `tokens` are those whose log-probabilities were requested."""
+    match request.form.response_format:
         case "text":
             return PlainTextResponse(joined_text(transcript.segments) + "\n")
         case "srt" | "vtt" as name:
-            return Response(formats.render(transcript, name), media_type=f"{SUBTITLE_TYPES[name]}; charset=utf-8")
+            return Response(formats.render(transcript, name), media_type=f"{MEDIA_TYPES[name]}; charset=utf-8")
         case "verbose_json":
-            return json_response(verbose_fields(transcript, request))
+            return _json_response(_verbose_fields(transcript, request))
         case "json":
-            usage = {"type": "duration", "seconds": math.ceil(transcript.duration)}
-            return json_response({"text": joined_text(transcript.segments), "usage": usage, **logprobs(tokens)})
+            fields = {"text": joined_text(transcript.segments), "usage": _usage(transcript), **_logprobs(tokens)}
+            return _json_response(fields)
 
 
-def verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
-    """Those of `choral transcribe --format verbose_json`; the parts that were not asked for are null."""
+def _verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
+    """The fields of `choral transcribe --format verbose_json`; segments and words are null if not requested."""
     fields: dict[str, Any] = json.loads(formats.verbose_json(transcript))
-    fields["text"] = joined_text(transcript.segments)
+    granularities = request.form.timestamp_granularities or ["segment"]
     words = fields.pop("words", [])
+    fields["text"] = joined_text(transcript.segments)
     fields["words"] = words if request.options.word_timestamps else None
-    if "segment" not in request.granularities:
-        fields["segments"] = None
-    fields["usage"] = {"type": "duration", "seconds": math.ceil(transcript.duration)}
+    fields["segments"] = fields["segments"] if "segment" in granularities else None
+    fields["usage"] = _usage(transcript)
     return fields
 
 
-def json_response(fields: dict[str, Any]) -> Response:
+def _usage(transcript: Transcript) -> dict[str, Any]:
+    return Usage(seconds=math.ceil(transcript.duration)).model_dump()
+
+
+def _json_response(fields: dict[str, Any]) -> Response:
     return Response(json.dumps(fields, ensure_ascii=False, allow_nan=False), media_type="application/json")
 
 
-def logprobs(tokens: Sequence[Token] | None) -> dict[str, Any]:
-    """The field of this name, in OpenAI's shape; none if nobody asked."""
+def _logprobs(tokens: Sequence[Token] | None) -> dict[str, Any]:
+    """OpenAI's `logprobs` field; no field if it was not requested."""
     if tokens is None:
         return {}
-    shown = [(token.text.decode("utf-8", "replace"), list(token.text), token.logprob) for token in tokens]
-    return {"logprobs": [dict(zip(("token", "bytes", "logprob"), own, strict=True)) for own in shown]}
-
-
-def delta_event(delta: str, tokens: Sequence[Token] | None) -> bytes:
-    return event({"type": "transcript.text.delta", "delta": delta, **logprobs(tokens)})
-
-
-def done_event(transcript: Transcript, text: str, tokens: Sequence[Token] | None) -> bytes:
-    heard = math.ceil(transcript.duration * AUDIO_TOKENS_PER_S)
-    written = sum(len(segment.tokens) for segment in transcript.segments)
-    usage = {
-        "type": "tokens",
-        "input_tokens": heard,
-        "input_token_details": {"audio_tokens": heard, "text_tokens": 0},
-        "output_tokens": written,
-        "total_tokens": heard + written,
+    return {
+        "logprobs": [
+            {"token": token.text.decode("utf-8", "replace"), "bytes": list(token.text), "logprob": token.logprob}
+            for token in tokens
+        ]
     }
-    return event({"type": "transcript.text.done", "text": text, "usage": usage, **logprobs(tokens)})
+
+
+# --- server-sent events ---
 
 
 def event(fields: dict[str, Any]) -> bytes:
-    """One of a stream of server-sent events."""
     return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n".encode()
 
 
-END_OF_EVENTS = b"data: [DONE]\n\n"
+def _done_event(transcript: Transcript, text: str, tokens: Sequence[Token] | None) -> bytes:
+    n_audio = math.ceil(transcript.duration * AUDIO_TOKENS_PER_S)
+    n_text = sum(len(segment.tokens) for segment in transcript.segments)
+    usage = {
+        "type": "tokens",
+        "input_tokens": n_audio,
+        "input_token_details": {"audio_tokens": n_audio, "text_tokens": 0},
+        "output_tokens": n_text,
+        "total_tokens": n_audio + n_text,
+    }
+    return event({"type": "transcript.text.done", "text": text, "usage": usage, **_logprobs(tokens)})
+
+
+Transcribe = Callable[[Callable[[Segment], None]], Coroutine[Any, Any, Transcript]]
+ToTokens = Callable[[Segment], list[Token]]
+
+
+class TranscriptStream:
+    """Runs a transcription as a task and turns its segments into events; `to_tokens` adds log-probabilities."""
+
+    def __init__(self, transcribe: Transcribe, to_tokens: ToTokens | None) -> None:
+        self._to_tokens = to_tokens
+        self._tokens: list[Token] = []
+        self._n_tokens_sent = 0
+        self._segments: asyncio.Queue[Segment | None] = asyncio.Queue()
+        self._text = TextAccumulator()
+        self._task = asyncio.create_task(transcribe(self._segments.put_nowait))
+        self._task.add_done_callback(lambda task: self._segments.put_nowait(None))
+        self._first: bytes | None = None
+
+    async def start(self) -> None:
+        """Wait for the first text or the end; a failure before that is raised."""
+        try:
+            while (segment := await self._segments.get()) is not None:
+                self._first = self._delta_event(segment)
+                if self._first is not None:
+                    return
+            self._task.result()
+            self._segments.put_nowait(None)
+        except BaseException:
+            await self.close()
+            raise
+
+    async def events(self) -> AsyncIterator[bytes]:
+        if self._first is not None:
+            yield self._first
+        while (segment := await self._segments.get()) is not None:
+            if (delta := self._delta_event(segment)) is not None:
+                yield delta
+        try:
+            yield _done_event(self._task.result(), self._text.text, self._tokens if self._to_tokens else None)
+        except ChoralError as error:
+            yield event(error_fields(to_api_error(error)))
+        yield END_OF_EVENTS
+
+    def _delta_event(self, segment: Segment) -> bytes | None:
+        """None for a blank segment, whose tokens go with the next."""
+        if self._to_tokens is not None:
+            self._tokens += self._to_tokens(segment)
+        delta = self._text.add(segment.text)
+        if not delta:
+            return None
+        tokens, self._n_tokens_sent = self._tokens[self._n_tokens_sent :], len(self._tokens)
+        logprobs = _logprobs(tokens if self._to_tokens else None)
+        return event({"type": "transcript.text.delta", "delta": delta, **logprobs})
+
+    async def close(self) -> None:
+        await cancel_tasks([self._task])
+
+
+class EventStreamResponse(Response):
+    media_type = "text/event-stream"
+
+    def __init__(self, stream: TranscriptStream) -> None:
+        super().__init__(headers=EVENT_STREAM_HEADERS)
+        del self.headers["content-length"]
+        self._stream = stream
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await cancel_on_disconnect(receive, self._send_all(send))
+        except ClientClosedRequest:
+            return
+        finally:
+            await self._stream.close()
+
+    async def _send_all(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        async for piece in self._stream.events():
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+# --- disconnects ---
+
+Result = TypeVar("Result")
+
+
+class ClientClosedRequest(Exception):
+    """The client disconnected before the response."""
+
+
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of the work, which is cancelled if the client disconnects.
+
+    The request body must have been read to its end: the only message that can still arrive is the disconnect.
+    """
+    task = asyncio.create_task(work)
+    disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+    try:
+        await asyncio.wait([task, disconnect], return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise ClientClosedRequest
+    finally:
+        await cancel_tasks([task, disconnect])
+
+
+async def _wait_for_disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

@@ -1,8 +1,8 @@
-"""What every route of the server works with: the model, the prep pool, the settings, and one way to transcribe.
+"""What every route works with: the model, the prep pool, the settings, and one way to transcribe.
 
 `Service.transcribe` prepares audio in the pool's processes and transcribes it on a thread of its own, so the event loop
-is never held up. It is bounded: too many requests are `QueueFull` at once. Cancelling the task that awaits it ends the
-work wherever it is; windows leave the engine before its next step.
+never blocks. The number of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the
+task that awaits it cancels the work; its windows leave the engine before the next step.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from choral.common.aio import run_in_thread
 from choral.server.admission import AdmissionControl
+from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
 from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.settings import ServerSettings
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from choral.longform.transcriber import Transcription
 
 OnSegment = Callable[[Segment], None]
-OnProgress = Callable[[float, float], None]  # seconds done, seconds in all
+OnProgress = Callable[[float, float], None]  # seconds done, total seconds
 OnDuration = Callable[[float], None]
 
 
@@ -62,6 +63,23 @@ class Service:
             engine_slots=asyncio.Semaphore(settings.at_once or model.requests_at_once),
         )
 
+    @property
+    def model_id(self) -> str:
+        """The model's name for clients; of a path, only its last part."""
+        name = self.model.name
+        return Path(name).name if os.path.exists(name) else name
+
+    def require_supported(self, options: TranscribeOptions, *, task_param: str) -> None:
+        """Refuse what an English-only model cannot do; `task_param` is the field to blame for a translation."""
+        if self.model.is_multilingual:
+            return
+        if options.task == "translate":
+            text = f"{self.model_id} is English-only and cannot translate: serve a multilingual model"
+            raise ApiError(text, param=task_param, code="unsupported_value")
+        if options.language not in (None, "en"):
+            text = f"{self.model_id} is English-only: omit `language`, or serve a multilingual model"
+            raise ApiError(text, param="language", code="unsupported_value")
+
     async def transcribe(
         self,
         audio: PrepInput,
@@ -72,12 +90,12 @@ class Service:
         on_progress: OnProgress | None = None,
         on_duration: OnDuration | None = None,
     ) -> Transcript:
-        """The callbacks are called in the event loop, all of them before this returns.
+        """The callbacks run in the event loop, all of them before this returns.
 
-        `on_duration` hears how long the audio is before it is transcribed; what it raises refuses the request.
+        `on_duration` gets the duration of the audio before it is transcribed; an exception in it refuses the request.
         """
         with self.requests.admit():
-            came_s = time.monotonic()
+            arrived_s = time.monotonic()
             set_attribute("choral.model", self.model_id)
             with span("prep"):
                 prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
@@ -86,56 +104,50 @@ class Service:
                 if on_duration is not None:
                     on_duration(prepared.recording.duration)
                 prepared_s = time.monotonic()
-                self.metrics.prep_s.observe(prepared_s - came_s)
+                self.metrics.prep_s.observe(prepared_s - arrived_s)
                 async with AsyncExitStack() as stack:
                     with span("wait for the engine"):
                         await stack.enter_async_context(self.engine_slots)
                     self.metrics.queue_s.observe(time.monotonic() - prepared_s)
-                    hearing = TranscriptionRun(self.metrics, came_s, on_segment, on_progress)
+                    run = TranscriptionRun(self.metrics, arrived_s, on_segment, on_progress)
                     with span("transcribe"):
-                        return await hearing.run(self.model, prepared.recording, options, priority)
-
-    @property
-    def model_id(self) -> str:
-        """What clients call the model: its name, without the folders of one that was given by its path."""
-        name = self.model.name
-        return Path(name).name if os.path.exists(name) else name
+                        return await run.run(self.model, prepared.recording, options, priority)
 
 
 class TranscriptionRun:
-    """One recording in the engine."""
+    """One recording in the engine, driven on its own thread."""
 
     def __init__(
-        self, metrics: ServerMetrics, came_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
+        self, metrics: ServerMetrics, arrived_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
     ) -> None:
-        self._metrics, self._came_s = metrics, came_s
+        self._metrics, self._arrived_s = metrics, arrived_s
         self._on_segment, self._on_progress = on_segment, on_progress
         self._loop = asyncio.get_running_loop()
-        self._wanted_no_more = threading.Event()
+        self._cancel_event = threading.Event()
 
     async def run(
         self, model: Model, recording: Recording, options: TranscribeOptions, priority: Priority
     ) -> Transcript:
-        recording.cancel_event = self._wanted_no_more
-        transcription = model.begin(recording, options, on_progress=self._tell_progress, priority=priority)
+        recording.cancel_event = self._cancel_event
+        transcription = model.begin(recording, options, on_progress=self._report_progress, priority=priority)
         started_s = time.monotonic()
         try:
-            transcript = await run_in_thread(lambda: self._work(transcription), "request")
+            transcript = await run_in_thread(lambda: self._consume(transcription), "request")
         finally:
-            self._wanted_no_more.set()
-            transcription.cancel()  # after its end this does nothing
+            self._cancel_event.set()
+            transcription.cancel()  # no effect if it has ended
         self._metrics.audio_s.inc(transcript.duration)
         self._metrics.audio_speed_ratio.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
         return transcript
 
-    def _work(self, transcription: Transcription) -> Transcript:
+    def _consume(self, transcription: Transcription) -> Transcript:
         for segment in transcription:
             if segment.id == 0:
-                self._metrics.first_text_s.observe(time.monotonic() - self._came_s)
+                self._metrics.first_text_s.observe(time.monotonic() - self._arrived_s)
             if self._on_segment is not None:
                 self._loop.call_soon_threadsafe(self._on_segment, segment)
         return transcription.transcript()
 
-    def _tell_progress(self, done_s: float, total_s: float) -> None:
+    def _report_progress(self, done_s: float, total_s: float) -> None:
         if self._on_progress is not None:
             self._loop.call_soon_threadsafe(self._on_progress, done_s, total_s)

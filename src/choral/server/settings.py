@@ -1,8 +1,13 @@
-"""Settings of the HTTP server: frozen and validated, with the help text that the command line prints."""
+"""Settings of the HTTP server and of its jobs: frozen and validated, with the help text of the command line."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from choral.errors import UsageError
 from choral.types import option
@@ -10,6 +15,7 @@ from choral.validation import check_fields
 
 MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0
+REDIS_VARIABLE, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,3 +55,59 @@ class ServerSettings:
         for origin in self.cors_origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise UsageError(f"origin {origin!r} must look like https://example.org, or be * for every origin")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    redis: str = option(
+        "",
+        "send jobs to the workers on this Redis, redis://HOST:PORT (default: run them in this server); "
+        "env reads the address from CHORAL_REDIS, which keeps passwords off the command line",
+        metavar="URL",
+    )
+    namespace: str = option("choral", "prefix of all Redis keys; separates independent queues")
+    data: str = option(
+        "",
+        "folder that stores jobs (default: one per port in the user's data folder; "
+        "with --port 0 a temporary folder, deleted on exit)",
+        metavar="FOLDER",
+    )
+    job_limit: int = option(1000, "jobs that may be waiting or running; more are refused", within=(1, 10**7))
+    keep_s: int = option(
+        7 * 86_400,
+        "how long a finished job and its result are kept",
+        metavar="SECONDS",
+        within=(60, 3650 * 86_400),
+    )
+    job_retry_s: float = option(
+        5.0, "delay before the first retry of a job; doubles with each retry", metavar="SECONDS", within=(0.01, DAY_S)
+    )
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        self.redis_url  # noqa: B018  raises now if CHORAL_REDIS is missing
+
+    @property
+    def redis_url(self) -> str:
+        if self.redis != FROM_ENVIRONMENT:
+            return self.redis
+        if not os.environ.get(REDIS_VARIABLE):
+            raise UsageError(f"--redis env needs the address of a Redis in {REDIS_VARIABLE}: redis://HOST:PORT")
+        return os.environ[REDIS_VARIABLE]
+
+    @contextmanager
+    def open_folder(self, port: int) -> Iterator[Path]:
+        """The folder that the next start on this port finds again; a temporary one with port 0."""
+        if self.data:
+            yield Path(self.data)
+        elif port:
+            yield data_root() / f"server-{port}"
+        else:
+            with TemporaryDirectory(prefix="choral-jobs-") as folder:
+                yield Path(folder)
+
+
+def data_root() -> Path:
+    """The user's folder for persistent application data."""
+    home = os.environ.get("XDG_DATA_HOME")
+    return (Path(home) if home else Path.home() / ".local" / "share") / "choral"

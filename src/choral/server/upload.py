@@ -1,7 +1,7 @@
-"""The form of a request: its fields, and its file, which lies on disk beyond a small size.
+"""The streaming reader of multipart uploads: fields, and files that go to disk beyond a small size.
 
-What comes is counted while it comes. A request that is too large is refused before it is read where it says its length,
-and otherwise as soon as it is; one that stands still or takes too long is given up.
+Bytes are counted as they arrive. A request that is too large is refused before it is read if it declares its length,
+and otherwise at the limit; one that stalls or takes too long gets a 408.
 """
 
 from __future__ import annotations
@@ -23,21 +23,23 @@ from choral.audio.spool import size_text
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
 
-FIELDS_BYTES = 2**20  # largest value of a field
-FIELDS, FILES = 64, 4  # more than there are, so that the field that is wrong can be named
+MAX_FIELD_BYTES = 2**20
+MAX_FIELDS, MAX_FILES = 64, 4  # more than exist, so that an unknown field can be named
 
 
 @dataclass(frozen=True)
 class Form:
-    fields: tuple[tuple[str, str], ...]  # in their order; a name may come several times
+    fields: tuple[tuple[str, str], ...]  # in order; a name may be repeated
     files: tuple[tuple[str, OpenFile], ...]
 
 
 @asynccontextmanager
 async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator[Form]:
-    """The files are closed at the end, whatever it is."""
-    require_size(request.headers.get("content-length"), settings.max_upload_bytes)
-    data = await _parse(request, counted(request, settings))
+    """The form of a request. Its files are closed on exit, also if the request is cancelled."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > settings.max_upload_bytes:
+        raise _too_large(int(length), settings.max_upload_bytes)
+    data = await _parse(request, limited_body(request, settings))
     try:
         items = data.multi_items()
         fields = tuple((name, value) for name, value in items if isinstance(value, str))
@@ -46,27 +48,12 @@ async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator
     finally:
         for _, value in data.multi_items():
             if isinstance(value, UploadFile):
-                # Not awaited: a request that is cancelled once more on its way out would leave its file open.
+                # Not awaited: a second cancellation during the await would leave the file open.
                 asyncio.get_running_loop().run_in_executor(None, value.file.close)
 
 
-def require_size(content_length: str | None, limit_bytes: int) -> None:
-    if content_length is not None and content_length.isdecimal() and int(content_length) > limit_bytes:
-        raise too_large(int(content_length), limit_bytes)
-
-
-def too_large(size_bytes: int, limit_bytes: int) -> ApiError:
-    return ApiError(
-        f"the request has {size_text(size_bytes)} ({size_bytes:,} bytes), the limit is {size_text(limit_bytes)} "
-        f"({limit_bytes:,} bytes): send a shorter or compressed file",
-        status=413,
-        param="file",
-        code="request_too_large",
-    )
-
-
-async def counted(request: Request, settings: ServerSettings) -> AsyncGenerator[bytes, None]:
-    """The body as it comes, within the limits of size and time."""
+async def limited_body(request: Request, settings: ServerSettings) -> AsyncGenerator[bytes, None]:
+    """The body in pieces, within the limits of size and time."""
     n_bytes = 0
     deadline_s = time.monotonic() + settings.upload_timeout_s
     body = request.stream()
@@ -78,26 +65,40 @@ async def counted(request: Request, settings: ServerSettings) -> AsyncGenerator[
         except StopAsyncIteration:
             return
         except TimeoutError as error:
-            raise _too_slow(settings, has_stalled=left_s > settings.upload_stall_s) from error
+            has_stalled = left_s > settings.upload_stall_s
+            reason = f"stalled for {settings.upload_stall_s:g} s" if has_stalled else "took too long"
+            text = f"the upload {reason}: try again on a faster connection"
+            raise ApiError(text, status=408, code="upload_timeout") from error
         n_bytes += len(piece)
         if n_bytes > settings.max_upload_bytes:
-            raise too_large(n_bytes, settings.max_upload_bytes)
+            raise _too_large(n_bytes, settings.max_upload_bytes)
         yield piece
 
 
-def _too_slow(settings: ServerSettings, *, has_stalled: bool) -> ApiError:
-    limit = f"stood still for {settings.upload_stall_s:g} s" if has_stalled else "did not end in time"
-    return ApiError(f"the upload {limit}: send it again, or from nearer", status=408, code="upload_timeout")
+def _too_large(size_bytes: int, limit_bytes: int) -> ApiError:
+    return ApiError(
+        f"the request has {size_text(size_bytes)} ({size_bytes:,} bytes), the limit is {size_text(limit_bytes)} "
+        f"({limit_bytes:,} bytes): send a shorter or compressed file",
+        status=413,
+        param="file",
+        code="request_too_large",
+    )
 
 
-class WholeForm(MultiPartParser):
-    """A form that does not come to its end is refused: a field that is missing from it might have mattered."""
+class CompleteFormParser(MultiPartParser):
+    """Refuses a truncated form, which Starlette's parser accepts: a field that is missing from it may matter."""
 
     def __init__(self, headers: Headers, body: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(headers, self._whole(body), max_files=FILES, max_fields=FIELDS, max_part_size=FIELDS_BYTES)
+        super().__init__(
+            headers,
+            self._until_end(body),
+            max_files=MAX_FILES,
+            max_fields=MAX_FIELDS,
+            max_part_size=MAX_FIELD_BYTES,
+        )
         self._has_ended = False
 
-    async def _whole(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    async def _until_end(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async for piece in body:
             yield piece
         if not self._has_ended:
@@ -107,11 +108,15 @@ class WholeForm(MultiPartParser):
         self._has_ended = True
 
 
+def content_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormData:
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    kind = content_type(request)
     try:
         if kind == "multipart/form-data":
-            return await WholeForm(request.headers, body).parse()
+            return await CompleteFormParser(request.headers, body).parse()
         if kind == "application/x-www-form-urlencoded":
             return await FormParser(request.headers, body).parse()
     except (MultiPartException, FormParserError) as error:
@@ -127,5 +132,6 @@ async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormDat
 
 
 def _open_file(upload: UploadFile) -> OpenFile:
+    """The name is used in messages only: folders are removed."""
     name = PurePath((upload.filename or "").replace("\\", "/")).name
-    return OpenFile(name or "the upload", upload.file)  # a name without folders: it stands in messages only
+    return OpenFile(name or "the upload", upload.file)

@@ -1,12 +1,13 @@
-"""How much audio each key has sent, on disk, so that a restart forgives nobody anything.
+"""The audio that each API key has used, on disk, so that quotas survive a restart.
 
-The event loop only notes; one thread writes what was noted, twice a second, and the rest at the end. So SIGTERM loses
-nothing and kill -9 at most the last second. The file belongs to one process at a time.
+The event loop only appends entries; one thread writes them twice a second, and the rest at shutdown: SIGTERM loses
+nothing, kill -9 at most the last second. The file belongs to one process at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import sqlite3
 import time
@@ -18,12 +19,12 @@ from pathlib import Path
 
 from choral.common.aio import cancel_tasks
 from choral.errors import StorageError
-from choral.server.database import open_database
+from choral.server.sqlite_file import SqliteFile
 
 log = logging.getLogger("choral.server")
 DAY_S = 86_400.0
-OWED_S = 30 * DAY_S  # a job whose key is gone is never charged
-WRITE_EVERY_S, PAUSE_S = 0.5, 2.0
+KEEP_DEFERRED_S = 30 * DAY_S  # jobs of a key that was removed are never charged
+WRITE_EVERY_S, RETRY_PAUSE_S = 0.5, 2.0
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS heard (id TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL, duration_s REAL);
 CREATE INDEX IF NOT EXISTS heard_by_age ON heard (at);
@@ -32,51 +33,43 @@ CREATE INDEX IF NOT EXISTS heard_by_age ON heard (at);
 
 @dataclass(frozen=True)
 class UsageEntry:
-    id: str  # of the job, or one of its own
+    id: str  # of the job, or a random one
     key: str  # the name of the key
     at: float  # seconds since 1970
-    duration_s: float | None  # None: nobody has said yet how long this job's audio is
+    duration_s: float | None  # None: the duration of this job's audio is not known yet
 
 
 class UsageTable:
     """All methods block."""
 
     def __init__(self, folder: Path) -> None:
-        self._file = folder / "usage.sqlite"
         try:
-            self._db = open_database(self._file, SCHEMA)
+            self._file = SqliteFile(folder / "usage.sqlite", SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise StorageError(
-                f"what the keys have used cannot be kept in {folder} ({error}): stop the server that uses it, or "
+                f"the usage of API keys cannot be kept in {folder} ({error}): stop the server that uses it, or "
                 "choose another folder with --data"
             ) from error
 
     def entries(self) -> list[UsageEntry]:
-        """Of the last 24 hours, in their order, and all that are still open."""
+        """Those of the last 24 hours in order, and all whose duration is not known."""
         query = "SELECT id, key, at, duration_s FROM heard WHERE at>? OR duration_s IS NULL ORDER BY at"
-        return [UsageEntry(*row) for row in self._db.execute(query, (time.time() - DAY_S,))]
+        return [UsageEntry(*row) for row in self._file.read(query, (time.time() - DAY_S,))]
 
     def write(self, entries: Sequence[UsageEntry]) -> None:
-        rows = [(entry.id, entry.key, entry.at, entry.duration_s) for entry in entries]
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._db.executemany("INSERT OR REPLACE INTO heard VALUES (?,?,?,?)", rows)
-                self._db.execute("DELETE FROM heard WHERE at<=? AND duration_s IS NOT NULL", (time.time() - DAY_S,))
-                self._db.execute("DELETE FROM heard WHERE at<=?", (time.time() - OWED_S,))
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            self._db.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            raise StorageError(f"{self._file} could not be written: {error}") from error
+        now = time.time()
+        with self._file.transaction() as connection:
+            rows = [dataclasses.astuple(entry) for entry in entries]
+            connection.executemany("INSERT OR REPLACE INTO heard VALUES (?,?,?,?)", rows)
+            connection.execute("DELETE FROM heard WHERE at<=? AND duration_s IS NOT NULL", (now - DAY_S,))
+            connection.execute("DELETE FROM heard WHERE at<=?", (now - KEEP_DEFERRED_S,))
 
     def close(self) -> None:
-        self._db.close()
+        self._file.close()
 
 
 class UsageWriter:
-    """Notes in the event loop, and has them written by a thread."""
+    """Collects entries in the event loop and writes them on a thread."""
 
     def __init__(self, table: UsageTable) -> None:
         self._table = table
@@ -89,15 +82,15 @@ class UsageWriter:
         self._has_pending.set()
 
     async def run(self) -> None:
-        """Until it is cancelled. A disk that refuses is asked again, and nothing is forgotten meanwhile."""
+        """Write until cancelled; a failed write is retried, and its entries are kept."""
         while True:
             await self._has_pending.wait()
             await asyncio.sleep(WRITE_EVERY_S)
             try:
                 await self.write()
             except StorageError as error:
-                log.error("%s; trying again in %g s", error, PAUSE_S)
-                await asyncio.sleep(PAUSE_S)
+                log.error("%s; trying again in %g s", error, RETRY_PAUSE_S)
+                await asyncio.sleep(RETRY_PAUSE_S)
 
     async def write(self) -> None:
         entries = list(self._pending)
@@ -113,20 +106,20 @@ class UsageWriter:
         try:
             await self.write()
         except StorageError as error:
-            log.error("%s; what was sent in the last moments is not counted", error)
+            log.error("%s; the usage of the last moments is not counted", error)
         await asyncio.get_running_loop().run_in_executor(self._thread, self._table.close)
         self._thread.shutdown()
 
 
 @asynccontextmanager
 async def open_usage(folder: Path) -> AsyncIterator[tuple[UsageWriter, list[UsageEntry]]]:
-    """The book, and what was in it."""
+    """A writer, and the entries from before."""
     table = await asyncio.to_thread(UsageTable, folder)
     entries = await asyncio.to_thread(table.entries)
-    book = UsageWriter(table)
-    writing = asyncio.create_task(book.run())
+    writer = UsageWriter(table)
+    writing = asyncio.create_task(writer.run())
     try:
-        yield book, entries
+        yield writer, entries
     finally:
         await cancel_tasks([writing])
-        await book.close()
+        await writer.close()

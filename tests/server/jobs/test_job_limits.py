@@ -83,7 +83,7 @@ def test_jobs_of_workers_are_charged_also_by_the_next_server(
         jobs = [submit(http, jfk) for _ in range(3)]
         full = http.post("/v1/jobs", json={"url": "https://example.org/talk.mp3"})
         assert full.status_code == 503
-        assert f"3 jobs are waiting already: try again in {full.headers['retry-after']} s" in full.text
+        assert f"3 jobs are already waiting: try again in {full.headers['retry-after']} s" in full.text
     assert before.stop() == 0
     command = [sys.executable, "-m", "choral", "worker", "--redis", redis.url, "--burst", "--quiet", *map(str, model)]
     subprocess.run(command, check=True, timeout=120)

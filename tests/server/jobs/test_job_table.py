@@ -26,7 +26,7 @@ def test_interactive_jobs_go_first_unless_it_is_the_turn_of_the_others(tmp_path:
     table = JobTable(tmp_path)
     for name, priority in (("b1", "batch"), ("i1", "interactive"), ("i2", "interactive"), ("b2", "batch")):
         table.insert(request(name, priority), LIMIT)  # type: ignore[arg-type]
-    with pytest.raises(QueueFull, match="4 jobs are waiting or running already"):
+    with pytest.raises(QueueFull, match="4 jobs are already waiting or running"):
         table.insert(request("i3"), LIMIT)
     taken = [table.take(batch_first=first) for first in (False, True, False, False, False)]
     assert [record and record.id for record in taken] == ["i1", "b1", "i2", "b2", None]
@@ -52,7 +52,7 @@ def test_a_job_that_ends_the_server_again_and_again_is_dead(tmp_path: Path) -> N
     record = table.show("fatal")
     assert (record.state, record.crashes, record.webhook) == ("dead", MAX_CRASHES, "pending")
     assert record.error is not None
-    assert "the audio may be the reason" in record.error
+    assert "the audio may be the cause" in record.error
     assert [due.id for due in table.due_webhooks(5)] == ["fatal"]
     assert list((tmp_path / "audio").iterdir()) == []
     table.close()
@@ -78,7 +78,7 @@ def test_ended_jobs_are_forgotten_in_time(tmp_path: Path) -> None:
     record = table.insert(request("old", keep_s=60), LIMIT)
     table.end(dataclasses.replace(record, state="failed", ended_at=time.time() - 61, error="no", error_kind="NotAudio"))
     table.insert(request("new"), LIMIT)
-    table.expire()
+    table.delete_expired()
     assert [found.id for found in table.newest(10, "")] == ["new"]
     assert table.newest(10, "o") == []
     assert table.n_open() == 1
@@ -103,7 +103,7 @@ def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
     other = context.Process(target=_try_to_open, args=(tmp_path, answers))
     other.start()
     assert answers.get() == (
-        f"another server keeps its jobs in {tmp_path}: stop it, or give this one a folder of its own with --data"
+        f"another server keeps its jobs in {tmp_path}: stop it, or choose another folder with --data"
     )
     other.join()
     table.close()

@@ -1,4 +1,4 @@
-"""The table of jobs from the event loop's side: every call runs on one thread, one after the other, as a whole."""
+"""`JobTable` for the event loop: every call runs on one thread, one after the other, each as a whole."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from choral.server.jobs.job_table import JobTable
 from choral.storage import storage_errors
 
 log = logging.getLogger("choral.server")
-Answer = TypeVar("Answer")
-PAUSE_S = 2.0
+Result = TypeVar("Result")
+RETRY_PAUSE_S = 2.0
 
 
 class AsyncTable:
@@ -25,35 +25,35 @@ class AsyncTable:
         self.table = JobTable(folder)
         self._thread = ThreadPoolExecutor(1, "choral-jobs-disk")
 
-    async def do(self, work: Callable[[JobTable], Answer]) -> Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work, self.table)
+    async def run(self, call: Callable[[JobTable], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, call, self.table)
 
-    async def retry_until_written(self, work: Callable[[JobTable], Answer]) -> Answer:
-        """For what nobody waits to be told of: on a disk that refuses, it is tried until it succeeds."""
+    async def retry_until_written(self, call: Callable[[JobTable], Result]) -> Result:
+        """For writes that no client waits for: repeated until the disk accepts them."""
         while True:
             try:
-                return await self.do(work)
+                return await self.run(call)
             except StorageError as error:
-                log.error("%s; trying again in %g s", error, PAUSE_S)
-                await asyncio.sleep(PAUSE_S)
+                log.error("%s; trying again in %g s", error, RETRY_PAUSE_S)
+                await asyncio.sleep(RETRY_PAUSE_S)
 
-    async def keep(self, file: IO[bytes], place: Path) -> None:
-        """A copy of the audio that is on the disk before this returns."""
-        await asyncio.to_thread(_copy, file, place)
+    async def store_audio(self, file: IO[bytes], path: Path) -> None:
+        """Copy the audio; it is on the disk before this returns."""
+        await asyncio.to_thread(_copy, file, path)
 
     async def close(self) -> None:
-        """After all that was begun."""
-        await self.do(JobTable.close)
+        """After all calls that were started."""
+        await self.run(JobTable.close)
         self._thread.shutdown()
 
 
-def _copy(file: IO[bytes], place: Path) -> None:
-    with storage_errors(place):
+def _copy(file: IO[bytes], path: Path) -> None:
+    with storage_errors(path):
         try:
-            with place.open("xb") as copy:
+            with path.open("xb") as copy:
                 shutil.copyfileobj(file, copy, 2**20)
                 copy.flush()
                 os.fsync(copy.fileno())
         except BaseException:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise

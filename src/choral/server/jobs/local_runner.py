@@ -1,7 +1,7 @@
-"""The jobs that run in this process: each one task, from the audio on disk to its outcome in the table.
+"""Runs jobs in this process: each is one task, from the audio on disk to its outcome in the table.
 
-Whatever goes wrong becomes the outcome of this job alone. A server without room, or one that ends, is no fault of the
-job: it goes back to where it was.
+A failure is the outcome of its job alone. If the server lacks capacity or shuts down, the job is requeued: that is no
+fault of the job.
 """
 
 from __future__ import annotations
@@ -25,15 +25,37 @@ from choral.server.admission import CompletionRate
 from choral.server.jobs.async_table import AsyncTable
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_table import JobTable
-from choral.server.jobs.news import ChangeNotifier
 from choral.server.service import Service
 from choral.storage import storage_errors
 from choral.types import Segment, Transcript
 
 log = logging.getLogger("choral.server")
-MAX_ATTEMPTS = 4  # of a job that fails for a reason that may pass
-NO_ROOM_PAUSE_S = 1.0
-LAST_WORDS_S = 5.0  # to write down what is given up; what is not is run again as after a crash
+MAX_ATTEMPTS = 4  # of a job with a retryable error
+NO_CAPACITY_PAUSE_S = 1.0
+REQUEUE_TIMEOUT_S = 5.0  # at shutdown; jobs that are not requeued by then run again as after a crash
+
+
+class ChangeNotifier:
+    """An event for each subscriber of a job, set whenever the job changes. Used in one event loop only."""
+
+    def __init__(self) -> None:
+        self._subscribers: dict[str, set[asyncio.Event]] = {}
+
+    @contextlib.contextmanager
+    def subscribe(self, job_id: str) -> Iterator[asyncio.Event]:
+        changed = asyncio.Event()
+        self._subscribers.setdefault(job_id, set()).add(changed)
+        try:
+            yield changed
+        finally:
+            subscribers = self._subscribers[job_id]
+            subscribers.discard(changed)
+            if not subscribers:
+                del self._subscribers[job_id]
+
+    def notify(self, job_id: str) -> None:
+        for changed in self._subscribers.get(job_id, ()):
+            changed.set()
 
 
 @dataclass(eq=False)
@@ -42,9 +64,9 @@ class RunningJob:
 
     record: JobRecord
     segments: list[Segment] = field(default_factory=list)
-    is_cancel_wanted: bool = False
-    work: asyncio.Task[Transcript] | None = None
-    whole: asyncio.Task[None] | None = None
+    is_cancelled: bool = False
+    transcription: asyncio.Task[Transcript] | None = None
+    whole: asyncio.Task[None] | None = None  # the transcription, and writing its outcome
 
     @property
     def id(self) -> str:
@@ -58,151 +80,151 @@ class LocalRunner:
     def __init__(
         self,
         service: Service,
-        disk: AsyncTable,
-        news: ChangeNotifier,
+        table: AsyncTable,
+        notifier: ChangeNotifier,
         wake: asyncio.Event,
-        charges: JobBilling,
+        billing: JobBilling,
         retry_s: float,
     ) -> None:
-        self._service, self._disk, self._news, self._wake = service, disk, news, wake
-        self._charges, self._retry_s = charges, retry_s
-        self._under_way: dict[str, RunningJob] = {}
+        self._service, self._table, self._notifier, self._wake = service, table, notifier, wake
+        self._billing, self._retry_s = billing, retry_s
+        self._running: dict[str, RunningJob] = {}
         self.completion_rate, self._n_ended = CompletionRate(), 0
 
     def __len__(self) -> int:
-        return len(self._under_way)
+        return len(self._running)
 
-    def of(self, job_id: str) -> RunningJob | None:
-        return self._under_way.get(job_id)
+    def find(self, job_id: str) -> RunningJob | None:
+        return self._running.get(job_id)
 
-    def begin(self, run: RunningJob) -> None:
-        if not self._under_way:
+    def start(self, job: RunningJob) -> None:
+        if not self._running:
             self.completion_rate.restart()
-        self._under_way[run.id] = run
-        run.work = asyncio.create_task(self._transcript(run))
-        run.whole = asyncio.create_task(self._see_through(run))
+        self._running[job.id] = job
+        job.transcription = asyncio.create_task(self._transcribe(job))
+        job.whole = asyncio.create_task(self._run(job))
 
     async def cancel(self, job_id: str) -> None:
-        run = self._under_way.get(job_id)
-        if run is not None and run.work is not None and run.whole is not None:
-            run.is_cancel_wanted = True
-            run.work.cancel()
-            await asyncio.wait({run.whole})
+        job = self._running.get(job_id)
+        if job is not None and job.transcription is not None and job.whole is not None:
+            job.is_cancelled = True
+            job.transcription.cancel()
+            await asyncio.wait({job.whole})
 
     async def wait(self, timeout_s: float) -> None:
-        tasks = [run.whole for run in self._under_way.values() if run.whole is not None]
+        tasks = [job.whole for job in self._running.values() if job.whole is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=timeout_s)
 
-    async def hand_back_all(self) -> None:
-        runs = list(self._under_way.values())
-        for run in runs:
-            assert run.work is not None
-            run.work.cancel()
-        await self.wait(LAST_WORDS_S)
+    async def requeue_all(self) -> None:
+        for job in list(self._running.values()):
+            assert job.transcription is not None
+            job.transcription.cancel()
+        await self.wait(REQUEUE_TIMEOUT_S)
 
-    async def _see_through(self, run: RunningJob) -> None:
-        self._news.tell(run.id)
+    async def _run(self, job: RunningJob) -> None:
+        self._notifier.notify(job.id)
         try:
-            await self._outcome(run)
+            await self._store_outcome(job)
         finally:
-            del self._under_way[run.id]
-            self._news.tell(run.id)
+            del self._running[job.id]
+            self._notifier.notify(job.id)
             self._wake.set()
 
-    async def _outcome(self, run: RunningJob) -> None:
-        assert run.work is not None
-        await asyncio.wait({run.work})
-        if run.work.cancelled():
-            await self._hand_back(run)
+    async def _store_outcome(self, job: RunningJob) -> None:
+        assert job.transcription is not None
+        await asyncio.wait({job.transcription})
+        if job.transcription.cancelled():
+            await self._requeue(job)
             return
-        match run.work.exception():
+        match job.transcription.exception():
             case None:
-                await self._end(run, "succeeded", transcript=run.work.result())
-            case QueueFull():  # others have all the places just now
-                await asyncio.sleep(NO_ROOM_PAUSE_S)
-                await self._hand_back(run)
+                await self._end(job, "succeeded", transcript=job.transcription.result())
+            case QueueFull():  # other requests use the whole capacity
+                await asyncio.sleep(NO_CAPACITY_PAUSE_S)
+                await self._requeue(job)
             case EngineClosed():
-                await self._hand_back(run)
+                await self._requeue(job)
             case ChoralError() as error:
-                await self._fail(run, error)
-            case error:  # a mistake of ours must not take the other jobs along
-                log.error("a mistake in Choral: please report it", exc_info=error, extra={"job": run.id})
-                text = f"a mistake in Choral ({type(error).__name__}: {error}): please report it"
-                await self._fail(run, EngineError(text))
+                await self._fail(job, error)
+            case error:  # a bug must not take the other jobs down
+                log.error("internal error: please report it", exc_info=error, extra={"job": job.id})
+                text = f"internal error ({type(error).__name__}: {error}): please report it"
+                await self._fail(job, EngineError(text))
 
-    async def _transcript(self, run: RunningJob) -> Transcript:
-        request = run.record.request
+    async def _transcribe(self, job: RunningJob) -> Transcript:
+        request = job.record.request
         started_s = time.monotonic()
 
-        def begin(duration_s: float) -> None:
-            self._charges.charge(request.id, duration_s)
+        def on_duration(duration_s: float) -> None:
+            self._billing.charge(request.id, duration_s)
             timings = Timings(
-                queued_s=(run.record.started_at or 0.0) - run.record.queued_at, decode_s=time.monotonic() - started_s
+                queued_s=(job.record.started_at or 0.0) - job.record.queued_at, decode_s=time.monotonic() - started_s
             )
-            run.update(phase="engine", duration_s=duration_s, timings=timings)
-            self._news.tell(run.id)
+            job.update(phase="engine", duration_s=duration_s, timings=timings)
+            self._notifier.notify(job.id)
 
-        def move(done_s: float, total_s: float) -> None:
-            run.update(done_s=done_s)
-            self._news.tell(run.id)
+        def on_progress(done_s: float, total_s: float) -> None:
+            job.update(done_s=done_s)
+            self._notifier.notify(job.id)
 
-        def take(segment: Segment) -> None:
-            run.segments.append(segment)
-            self._news.tell(run.id)
+        def on_segment(segment: Segment) -> None:
+            job.segments.append(segment)
+            self._notifier.notify(job.id)
 
-        run.update(phase="prep")
-        with self._opened(request) as audio:
+        job.update(phase="prep")
+        with _open_audio(request) as audio:
             transcript = await self._service.transcribe(
                 audio,
                 request.options,
                 priority=request.priority,
-                on_segment=take,
-                on_progress=move,
-                on_duration=begin,
+                on_segment=on_segment,
+                on_progress=on_progress,
+                on_duration=on_duration,
             )
-        engine_s = time.monotonic() - started_s - (run.record.timings.decode_s or 0.0)
-        run.update(timings=dataclasses.replace(run.record.timings, engine_s=engine_s))
+        engine_s = time.monotonic() - started_s - (job.record.timings.decode_s or 0.0)
+        job.update(timings=dataclasses.replace(job.record.timings, engine_s=engine_s))
         return transcript
 
-    @contextlib.contextmanager
-    def _opened(self, request: JobRequest) -> Iterator[OpenFile | str]:
-        if request.audio.kind == "url":
-            yield request.audio.place
-            return
-        with storage_errors(Path(request.audio.place)):
-            file = open(request.audio.place, "rb")  # noqa: SIM115
-        with file:
-            yield OpenFile(request.audio.name, file)
-
-    async def _hand_back(self, run: RunningJob) -> None:
-        if run.is_cancel_wanted:
-            await self._end(run, "cancelled")
+    async def _requeue(self, job: RunningJob) -> None:
+        if job.is_cancelled:
+            await self._end(job, "cancelled")
         else:
-            await self._disk.retry_until_written(lambda table: table.requeue(run.id))
+            await self._table.retry_until_written(lambda table: table.requeue(job.id))
 
-    async def _fail(self, run: RunningJob, error: ChoralError) -> None:
+    async def _fail(self, job: RunningJob, error: ChoralError) -> None:
         text, kind = str(error), type(error).__name__
-        if run.is_cancel_wanted:
-            await self._end(run, "cancelled")
-        elif error.is_retryable and run.record.attempts < MAX_ATTEMPTS:
-            due_at = time.time() + backoff_s(run.record.attempts, self._retry_s)
-            await self._disk.retry_until_written(lambda table: table.reschedule(run.id, due_at, text, kind))
+        if job.is_cancelled:
+            await self._end(job, "cancelled")
+        elif error.is_retryable and job.record.attempts < MAX_ATTEMPTS:
+            due_at = time.time() + backoff_s(job.record.attempts, self._retry_s)
+            await self._table.retry_until_written(lambda table: table.reschedule(job.id, due_at, text, kind))
         else:
-            run.update(error=text, error_kind=kind)
-            await self._end(run, "dead" if error.is_retryable else "failed")
+            job.update(error=text, error_kind=kind)
+            await self._end(job, "dead" if error.is_retryable else "failed")
 
-    async def _end(self, run: RunningJob, state: State, *, transcript: Transcript | None = None) -> None:
-        """The outcome first, the audio after it: should the process end in between, a start clears up."""
-        ended = dataclasses.replace(run.record, state=state, ended_at=time.time(), phase=None)
+    async def _end(self, job: RunningJob, state: State, *, transcript: Transcript | None = None) -> None:
+        """The outcome is stored before the audio is deleted: after a crash in between, the next start deletes it."""
+        ended = dataclasses.replace(job.record, state=state, ended_at=time.time(), phase=None)
         if transcript is not None:
             ended = dataclasses.replace(ended, duration_s=transcript.duration, error=None, error_kind=None)
 
         def write(table: JobTable) -> None:
             table.end(ended, None if transcript is None else transcript_to_json(transcript))
-            table.drop_audio(run.id)
+            table.delete_audio(job.id)
 
-        await self._disk.retry_until_written(write)
+        await self._table.retry_until_written(write)
         self._service.metrics.jobs.labels(state).inc()
         self._n_ended += 1
         self.completion_rate.record(self._n_ended)
+
+
+@contextlib.contextmanager
+def _open_audio(request: JobRequest) -> Iterator[OpenFile | str]:
+    if request.audio.kind == "url":
+        yield request.audio.place
+        return
+    with storage_errors(Path(request.audio.place)):
+        file = open(request.audio.place, "rb")  # noqa: SIM115
+    with file:
+        yield OpenFile(request.audio.name, file)

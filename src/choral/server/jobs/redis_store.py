@@ -1,6 +1,6 @@
-"""Jobs that workers on a Redis run: the same interface over `choral.jobs.AsyncClient`.
+"""Jobs that workers on a Redis run: the store's interface over `choral.jobs.AsyncClient`.
 
-A worker says how far it is once a second and gives the segments with the result, so those come all at the end here.
+A worker reports progress once a second and delivers the segments with the result, so they all arrive at the end.
 """
 
 from __future__ import annotations
@@ -19,25 +19,23 @@ from choral.jobs.settings import ClientSettings
 from choral.server.admission import CompletionRate
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob, Snapshot
-from choral.server.jobs.settings import JobSettings
+from choral.server.settings import JobSettings
 from choral.types import Transcript
 
-SETTLE_EVERY_S, SETTLE_AT_ONCE = 1.0, 200
-LOOK_THROUGH = 1000  # of the newest jobs of all, for those of one owner
+SETTLE_EVERY_S, SETTLE_BATCH = 1.0, 200
+MAX_SCANNED = 1000  # newest jobs of all owners that are searched for those of one
 
 
 class RedisJobStore:
-    def __init__(self, settings: JobSettings, charges: JobBilling) -> None:
-        self._settings, self._charges = settings, charges
-        self._owed = deque(charges.deferred)
+    def __init__(self, settings: JobSettings, billing: JobBilling) -> None:
+        self._settings, self._billing = settings, billing
+        self._deferred = deque(billing.deferred)
         self._completion_rate = CompletionRate()
 
     async def open(self) -> None:
-        """Raises `RedisUnavailable` at once where there is none."""
+        """Raise `RedisUnavailable` at once if Redis cannot be reached."""
         client_settings = ClientSettings(
-            namespace=self._settings.namespace,
-            keep_s=self._settings.keep_s,
-            queue_limit=self._settings.job_limit,
+            namespace=self._settings.namespace, keep_s=self._settings.keep_s, queue_limit=self._settings.job_limit
         )
         self._client = AsyncClient(self._settings.redis_url, client_settings)
         try:
@@ -45,10 +43,10 @@ class RedisJobStore:
         except BaseException:
             await self._client.close()
             raise
-        self._settling = asyncio.create_task(self._settle())
+        self._settling = asyncio.create_task(self._settle_deferred())
 
     async def drain(self, timeout_s: float) -> None:
-        """Workers go on without this server."""
+        """Nothing to do: workers go on without this server."""
 
     async def close(self) -> None:
         await cancel_tasks([self._settling])
@@ -58,7 +56,7 @@ class RedisJobStore:
         counts = await self._client.counts()
         self._completion_rate.record(counts.ended)
         if min(counts.waiting.values()) >= self._settings.job_limit:
-            raise self._full(sum(counts.waiting.values()))
+            raise self._queue_full(sum(counts.waiting.values()))
 
     async def submit(self, job: NewJob) -> JobRecord:
         audio = job.audio if isinstance(job.audio, str) else cast(BinaryIO, job.audio.file)
@@ -66,18 +64,18 @@ class RedisJobStore:
             await self._client.submit(
                 audio, job.options, priority=job.priority, callback=job.callback, job_id=job.id, name=job.name
             )
-        except QueueFull as error:  # of this priority
-            raise self._full(self._settings.job_limit) from error
-        if self._charges.defer(job.id):
-            self._owed.append(job.id)
+        except QueueFull as error:  # the queue of this priority
+            raise self._queue_full(self._settings.job_limit) from error
+        if self._billing.defer(job.id):
+            self._deferred.append(job.id)
         return await self._client.show(job.id)
 
     async def show(self, job_id: str) -> JobRecord:
         return await self._client.show(job_id)
 
-    async def newest(self, limit: int, owner: str) -> Sequence[JobRecord]:
-        records = await self._client.list(LOOK_THROUGH if owner else limit)
-        return [record for record in records if record.id.startswith(owner)][:limit]
+    async def newest(self, limit: int, prefix: str) -> Sequence[JobRecord]:
+        records = await self._client.list(MAX_SCANNED if prefix else limit)
+        return [record for record in records if record.id.startswith(prefix)][:limit]
 
     async def result(self, job_id: str) -> Transcript:
         return await self._client.result(job_id)
@@ -85,7 +83,7 @@ class RedisJobStore:
     async def cancel(self, job_id: str) -> JobRecord:
         return await self._client.cancel(job_id)
 
-    async def forget(self, job_id: str) -> None:
+    async def delete(self, job_id: str) -> None:
         await self._client.delete(job_id)
 
     async def follow(self, job_id: str) -> AsyncIterator[Snapshot]:
@@ -106,22 +104,22 @@ class RedisJobStore:
         finally:
             await cancel_tasks([watching])
 
-    def _full(self, n_waiting: int) -> QueueFull:
+    def _queue_full(self, n_waiting: int) -> QueueFull:
         wait_s = self._completion_rate.retry_after_s(n_waiting)
-        return QueueFull(f"{n_waiting} jobs are waiting already: try again in {wait_s} s", retry_after_s=wait_s)
+        return QueueFull(f"{n_waiting} jobs are already waiting: try again in {wait_s} s", retry_after_s=wait_s)
 
-    async def _settle(self) -> None:
-        """Charges jobs as workers say how long they are, until it is cancelled."""
+    async def _settle_deferred(self) -> None:
+        """Charge jobs as workers report their durations, until cancelled."""
         while True:
             await asyncio.sleep(SETTLE_EVERY_S)
-            with contextlib.suppress(RedisUnavailable):  # whoever sends the next job is told
-                for _ in range(min(len(self._owed), SETTLE_AT_ONCE)):
-                    is_settled = await self._settle_one(self._owed[0])
-                    job_id = self._owed.popleft()
+            with contextlib.suppress(RedisUnavailable):  # the next request reports it
+                for _ in range(min(len(self._deferred), SETTLE_BATCH)):
+                    is_settled = await self._settle(self._deferred[0])
+                    job_id = self._deferred.popleft()
                     if not is_settled:
-                        self._owed.append(job_id)
+                        self._deferred.append(job_id)
 
-    async def _settle_one(self, job_id: str) -> bool:
+    async def _settle(self, job_id: str) -> bool:
         try:
             record = await self._client.show(job_id)
         except JobNotFound:
@@ -130,5 +128,5 @@ class RedisJobStore:
             duration_s = record.duration_s or (0.0 if record.has_ended else None)
         if duration_s is None:
             return False
-        self._charges.settle(job_id, duration_s)
+        self._billing.settle(job_id, duration_s)
         return True

@@ -1,6 +1,7 @@
-"""Jobs over HTTP: submit, look, list, follow, cancel and forget. Where a job runs is the store's affair.
+"""Jobs over HTTP: submit, show, list, follow, cancel and delete. The store decides where a job runs.
 
-With API keys every caller has jobs of its own: their ids begin with a mark of the key's name, and other ids are a 404.
+With API keys, each caller has its own jobs: their ids begin with a prefix derived from the key's name, and all other
+ids are a 404.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -16,67 +17,98 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from choral import formats
 from choral.errors import JobNotFound
 from choral.jobs.request import new_id
-from choral.server.api_errors import ApiError
-from choral.server.jobs import schema
-from choral.server.jobs.events import event_stream
+from choral.server.api_errors import EVENT_STREAM, ApiError, error_responses
 from choral.server.jobs.job_billing import owner_prefix
-from choral.server.jobs.job_form import read_job_form
-from choral.server.jobs.job_store import JobStore, NewJob
-from choral.server.jobs.job_views import job_fields, result_fields
+from choral.server.jobs.job_form import read_new_job, request_body
+from choral.server.jobs.job_store import JobStore
+from choral.server.jobs.job_views import (
+    DeletedJobBody,
+    JobBody,
+    JobListBody,
+    event_stream,
+    job_body,
+    job_fields,
+    result_fields,
+)
 from choral.server.quota import principal_of
+from choral.server.responses import EVENT_STREAM_HEADERS, MEDIA_TYPES
 from choral.server.service import Service
 from choral.server.tracing import span
 
 ResultFormat = Literal["text", "json", "verbose_json", "srt", "vtt", "tsv"]
-MEDIA_TYPES = {
-    "text": "text/plain",
-    "srt": "application/x-subrip",
-    "vtt": "text/vtt",
-    "tsv": "text/tab-separated-values",
+MAX_LISTED = 1000
+RESULT_CONTENT: dict[str, Any] = {
+    "application/json": {"schema": {"type": "object"}},
+    **{media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()},
 }
-MOST_LISTED = 1000
-EVENT_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
 def make_router(service: Service, store: JobStore) -> APIRouter:
-    """The store is open already; the server's end gives what it has under way time to finish."""
+    """The routes of a store that is open; on shutdown its running jobs get time to finish."""
 
     @asynccontextmanager
-    async def draining(app: object) -> AsyncIterator[None]:
+    async def drain_on_shutdown(app: object) -> AsyncIterator[None]:
         yield
         await store.drain(service.settings.drain_s)
 
-    router = APIRouter(tags=["jobs"], lifespan=draining)
+    router = APIRouter(tags=["jobs"], lifespan=drain_on_shutdown)
 
-    @router.post("/v1/jobs", status_code=202, **schema.submit())
+    @router.post(
+        "/v1/jobs",
+        summary="Submit a job",
+        status_code=202,
+        response_model=JobBody,
+        responses=error_responses(400, 401, 408, 413, 415, 429, 503, 507),
+        openapi_extra=request_body(),
+    )
     async def submit(request: Request) -> Response:
         return await _submit(service, store, request)
 
-    @router.get("/v1/jobs", **schema.newest())
-    async def newest(request: Request, limit: Annotated[int, Query(ge=1, le=MOST_LISTED)] = 50) -> Response:
-        records = await store.newest(limit, _mark(request))
-        return JSONResponse({"object": "list", "data": [job_fields(record) for record in records]})
+    @router.get("/v1/jobs", summary="List the newest jobs", responses=error_responses(400, 401, 503))
+    async def newest(request: Request, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50) -> JobListBody:
+        records = await store.newest(limit, _prefix(request))
+        return JobListBody(data=[job_body(record) for record in records])
 
-    @router.get("/v1/jobs/{job_id}", **schema.show())
+    @router.get(
+        "/v1/jobs/{job_id}",
+        summary="Show a job, with its result once it has succeeded",
+        response_model=None,
+        responses={
+            200: {"description": "the job, or its result in the requested format", "content": RESULT_CONTENT},
+            **error_responses(400, 401, 404, 409, 410, 422, 503),
+        },
+    )
     async def show(request: Request, job_id: str, response_format: ResultFormat | None = None) -> Response:
-        _require_own(request, job_id)
+        _require_owner(request, job_id)
         return await _show(store, job_id, response_format)
 
-    @router.delete("/v1/jobs/{job_id}", **schema.remove())
-    async def remove(request: Request, job_id: str) -> Response:
-        _require_own(request, job_id)
+    @router.delete(
+        "/v1/jobs/{job_id}",
+        summary="Cancel a job that is waiting or running; delete one that has ended",
+        responses=error_responses(400, 401, 404, 503),
+    )
+    async def remove(request: Request, job_id: str) -> JobBody | DeletedJobBody:
+        _require_owner(request, job_id)
         if not (await store.show(job_id)).has_ended:
-            return JSONResponse(job_fields(await store.cancel(job_id)))
-        await store.forget(job_id)
-        return JSONResponse({"id": job_id, "object": "job", "deleted": True})
+            return job_body(await store.cancel(job_id))
+        await store.delete(job_id)
+        return DeletedJobBody(id=job_id)
 
-    @router.get("/v1/jobs/{job_id}/events", **schema.events())
+    @router.get(
+        "/v1/jobs/{job_id}/events",
+        summary="Follow a job with server-sent events",
+        response_model=None,
+        responses={
+            200: {"description": "the events", "content": EVENT_STREAM},
+            **error_responses(400, 401, 404, 503),
+        },
+    )
     async def events(request: Request, job_id: str) -> Response:
-        _require_own(request, job_id)
-        n_known = _last_event(request)
-        await store.show(job_id)  # what does not exist is told before the stream begins
-        stream = event_stream(store.follow(job_id), n_known, lambda: service.requests.is_closing)
-        return StreamingResponse(stream, media_type="text/event-stream", headers=EVENT_HEADERS)
+        _require_owner(request, job_id)
+        n_seen = _last_event_id(request)
+        await store.show(job_id)  # an unknown job is a 404, not an empty stream
+        stream = event_stream(store.follow(job_id), n_seen, lambda: service.requests.is_closing)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=EVENT_STREAM_HEADERS)
 
     return router
 
@@ -84,19 +116,12 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
 async def _submit(service: Service, store: JobStore, request: Request) -> Response:
     service.uploads.require_capacity()
     await store.require_capacity()
+    job_id = _prefix(request) + new_id()
     async with AsyncExitStack() as stack:
         stack.enter_context(service.uploads.admit())
         with span("read the upload"):
-            order = await stack.enter_async_context(read_job_form(request, service.settings))
+            job = await stack.enter_async_context(read_new_job(request, service.settings, job_id))
         with span("keep the job"):
-            job = NewJob(
-                id=_mark(request) + new_id(),
-                audio=order.audio,
-                name=order.name,
-                options=order.options,
-                priority=order.priority,
-                callback=order.callback,
-            )
             record = await store.submit(job)
     return JSONResponse(job_fields(record), 202, {"Location": f"/v1/jobs/{record.id}"})
 
@@ -114,21 +139,21 @@ async def _show(store: JobStore, job_id: str, response_format: ResultFormat | No
     return JSONResponse(fields)
 
 
-def _mark(request: Request) -> str:
-    """What the ids of this caller's jobs begin with; nothing where no keys are asked for."""
-    key = principal_of(request).name
-    return "" if key is None else owner_prefix(key)
+def _prefix(request: Request) -> str:
+    """The prefix of the caller's job ids; empty if the server requires no keys."""
+    name = principal_of(request).name
+    return "" if name is None else owner_prefix(name)
 
 
-def _require_own(request: Request, job_id: str) -> None:
-    if not job_id.startswith(_mark(request)):
-        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are forgotten some days after they ended")
+def _require_owner(request: Request, job_id: str) -> None:
+    if not job_id.startswith(_prefix(request)):
+        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they ended")
 
 
-def _last_event(request: Request) -> int:
-    given = request.headers.get("last-event-id", "0") or "0"
-    if not (given.isascii() and given.isdecimal() and len(given) <= 9):
+def _last_event_id(request: Request) -> int:
+    text = request.headers.get("last-event-id", "0") or "0"
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9):
         raise ApiError(
             "Last-Event-ID must be the id of an event of this job", param="Last-Event-ID", code="invalid_value"
         )
-    return int(given)
+    return int(text)

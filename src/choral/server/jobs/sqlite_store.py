@@ -1,7 +1,7 @@
-"""Jobs that run in this process and are kept in a folder: a restart, also by kill -9, loses nothing.
+"""Jobs that run in this process and are kept in a folder: a restart, even by kill -9, loses nothing.
 
-A job is on the disk before its id is given out. What was under way when the process ended is run again. At most half
-of the server's places go to jobs, so that they never keep others out.
+A job is on the disk before its id is returned. Jobs that were running when the process ended run again. At most half of
+the server's capacity goes to jobs, so that they never keep other requests out.
 """
 
 from __future__ import annotations
@@ -16,65 +16,63 @@ from choral.common.aio import cancel_tasks
 from choral.errors import JobNotFound, JobNotReady, QueueFull
 from choral.jobs.record import JobRecord, transcript_from_json
 from choral.jobs.request import AudioRef, JobRequest
-from choral.server.api_errors import ApiError
 from choral.server.jobs.async_table import AsyncTable
-from choral.server.jobs.callbacks import Callbacks
+from choral.server.jobs.callbacks import CallbackLoop
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob, Snapshot
 from choral.server.jobs.job_table import JobTable
-from choral.server.jobs.local_runner import LocalRunner, RunningJob
-from choral.server.jobs.news import ChangeNotifier
-from choral.server.jobs.settings import JobSettings
+from choral.server.jobs.local_runner import ChangeNotifier, LocalRunner, RunningJob
 from choral.server.service import Service
-from choral.types import Priority, TranscribeOptions, Transcript
+from choral.server.settings import JobSettings
+from choral.types import Priority, Transcript
 
-BATCH_AFTER = 4  # interactive jobs comes one of the others
-LOOK_AGAIN_S = 60.0  # for results that have run out, should nothing else happen
+INTERACTIVE_PER_BATCH = 4  # a batch job gets its turn after this many interactive ones
+POLL_S = 60.0  # how often expired jobs are deleted if nothing else happens
 
 
 class SqliteJobStore:
     def __init__(
-        self, service: Service, settings: JobSettings, folder: Path, charges: JobBilling, webhook_secret: str = ""
+        self, service: Service, settings: JobSettings, folder: Path, billing: JobBilling, webhook_secret: str = ""
     ) -> None:
-        self._settings, self._folder, self._charges = settings, folder, charges
+        self._settings, self._folder, self._billing = settings, folder, billing
         self._service, self._secret = service, webhook_secret
-        self._n_at_once = max(1, min(service.model.requests_at_once, service.settings.queue_limit // 2))
+        self._max_running = max(1, min(service.model.requests_at_once, service.settings.queue_limit // 2))
 
     async def open(self) -> None:
-        self._disk = await asyncio.to_thread(AsyncTable, self._folder)
-        await self._disk.do(JobTable.recover)
-        self._news, self._wake, self._taking = ChangeNotifier(), asyncio.Event(), asyncio.Lock()
-        self._runs = LocalRunner(
-            self._service, self._disk, self._news, self._wake, self._charges, self._settings.job_retry_s
+        self._table = await asyncio.to_thread(AsyncTable, self._folder)
+        await self._table.run(JobTable.recover)
+        self._notifier, self._wake, self._start_lock = ChangeNotifier(), asyncio.Event(), asyncio.Lock()
+        self._runner = LocalRunner(
+            self._service, self._table, self._notifier, self._wake, self._billing, self._settings.job_retry_s
         )
-        callbacks = Callbacks(self._disk, self._service.prep.settings.allowed_hosts, self._secret)
-        self._tasks = [asyncio.create_task(self._hand_out()), asyncio.create_task(callbacks.run())]
+        callbacks = CallbackLoop(self._table, self._service.prep.settings.allowed_hosts, self._secret)
+        self._tasks = [asyncio.create_task(self._dispatch()), asyncio.create_task(callbacks.run())]
 
     async def drain(self, timeout_s: float) -> None:
         await cancel_tasks(self._tasks)
-        await self._runs.wait(timeout_s)
+        await self._runner.wait(timeout_s)
 
     async def close(self) -> None:
-        """What has not come to its end by now is run by the next start."""
+        """Jobs that have not ended by now run again after the next start."""
         await cancel_tasks(self._tasks)
-        await self._runs.hand_back_all()
-        await self._disk.close()
+        await self._runner.requeue_all()
+        await self._table.close()
 
     async def require_capacity(self) -> None:
-        n_open = await self._disk.do(JobTable.n_open)
+        n_open = await self._table.run(JobTable.n_open)
         if n_open >= self._settings.job_limit:
-            wait_s = self._runs.completion_rate.retry_after_s(n_open)
-            text = f"{n_open} jobs are waiting or running already: try again in {wait_s} s"
+            wait_s = self._runner.completion_rate.retry_after_s(n_open)
+            text = f"{n_open} jobs are already waiting or running: try again in {wait_s} s"
             raise QueueFull(text, retry_after_s=wait_s)
 
     async def submit(self, job: NewJob) -> JobRecord:
-        _require_fitting(self._service, job.options)
+        self._service.require_supported(job.options, task_param="task")  # now rather than in a failed job
         await self.require_capacity()
-        place = self._disk.table.audio / job.id
-        is_address = isinstance(job.audio, str)
+        path = self._table.table.audio / job.id
+        is_url = isinstance(job.audio, str)
         request = JobRequest(
             id=job.id,
-            audio=AudioRef("url", str(job.audio), job.name) if is_address else AudioRef("path", str(place), job.name),
+            audio=AudioRef("url", str(job.audio), job.name) if is_url else AudioRef("path", str(path), job.name),
             options=job.options,
             priority=job.priority,
             callback=job.callback,
@@ -82,51 +80,51 @@ class SqliteJobStore:
         )
         try:
             if not isinstance(job.audio, str):
-                await self._disk.keep(job.audio.file, place)
-            record = await self._disk.do(lambda table: table.insert(request, self._settings.job_limit))
+                await self._table.store_audio(job.audio.file, path)
+            record = await self._table.run(lambda table: table.insert(request, self._settings.job_limit))
         except BaseException:
-            place.unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
             raise
         self._wake.set()
         return record
 
     async def show(self, job_id: str) -> JobRecord:
-        run = self._runs.of(job_id)
-        return run.record if run is not None else await self._disk.do(lambda table: table.show(job_id))
+        running = self._runner.find(job_id)
+        return running.record if running is not None else await self._table.run(lambda table: table.show(job_id))
 
-    async def newest(self, limit: int, owner: str) -> Sequence[JobRecord]:
-        records = await self._disk.do(lambda table: table.newest(limit, owner))
-        under_way = {record.id: self._runs.of(record.id) for record in records}
-        return [run.record if (run := under_way[record.id]) is not None else record for record in records]
+    async def newest(self, limit: int, prefix: str) -> Sequence[JobRecord]:
+        records = await self._table.run(lambda table: table.newest(limit, prefix))
+        running = {record.id: self._runner.find(record.id) for record in records}
+        return [job.record if (job := running[record.id]) is not None else record for record in records]
 
     async def result(self, job_id: str) -> Transcript:
         (await self.show(job_id)).require_success()
-        stored = await self._disk.do(lambda table: table.result(job_id))
+        stored = await self._table.run(lambda table: table.result(job_id))
         if stored is None:
-            raise JobNotFound(f"job {job_id} was just forgotten: submit it again")
+            raise JobNotFound(f"job {job_id} was just deleted: submit it again")
         return await asyncio.to_thread(transcript_from_json, stored)
 
     async def cancel(self, job_id: str) -> JobRecord:
-        """At once where it waits, and as soon as it has left the engine where it runs."""
-        async with self._taking:  # not between a job's being taken and its being begun
-            record = await self._disk.do(lambda table: table.cancel(job_id))
+        """At once if it is waiting; a running job is cancelled when it has left the engine."""
+        async with self._start_lock:  # not while a job is between taken and started
+            record = await self._table.run(lambda table: table.cancel(job_id))
         if record.state == "running":
-            await self._runs.cancel(job_id)
+            await self._runner.cancel(job_id)
             record = await self.show(job_id)
-        self._news.tell(job_id)
+        self._notifier.notify(job_id)
         return record
 
-    async def forget(self, job_id: str) -> None:
-        def forget(table: JobTable) -> None:
+    async def delete(self, job_id: str) -> None:
+        def delete(table: JobTable) -> None:
             record = table.show(job_id)
             if not record.has_ended:
                 raise JobNotReady(f"job {job_id} is {record.state}: cancel it first")
-            table.forget(job_id)
+            table.delete(job_id)
 
-        await self._disk.do(forget)
+        await self._table.run(delete)
 
     async def follow(self, job_id: str) -> AsyncIterator[Snapshot]:
-        with self._news.of(job_id) as changed:
+        with self._notifier.subscribe(job_id) as changed:
             while True:
                 changed.clear()
                 snapshot = await self._snapshot(job_id)
@@ -136,48 +134,36 @@ class SqliteJobStore:
                 await changed.wait()
 
     async def _snapshot(self, job_id: str) -> Snapshot:
-        run = self._runs.of(job_id)
-        if run is not None:
-            return Snapshot(run.record, run.segments)
-        record = await self._disk.do(lambda table: table.show(job_id))
+        running = self._runner.find(job_id)
+        if running is not None:
+            return Snapshot(running.record, running.segments)
+        record = await self._table.run(lambda table: table.show(job_id))
         return Snapshot(record, (await self.result(job_id)).segments if record.state == "succeeded" else ())
 
-    async def _hand_out(self) -> None:
-        """Starts jobs as there is room for them, until it is cancelled."""
-        n_in_a_row = 0
+    async def _dispatch(self) -> None:
+        """Start jobs while there is capacity, until cancelled."""
+        n_interactive = 0  # in a row
         while True:
             self._wake.clear()
-            while len(self._runs) < self._n_at_once:
-                begun = await self._start_next(is_turn_of_batch=n_in_a_row >= BATCH_AFTER)
-                if begun is None:
+            while len(self._runner) < self._max_running:
+                priority = await self._start_next(batch_first=n_interactive >= INTERACTIVE_PER_BATCH)
+                if priority is None:
                     break
-                n_in_a_row = n_in_a_row + 1 if begun == "interactive" else 0
-            await self._disk.retry_until_written(JobTable.expire)
-            for priority, n_jobs in (await self._disk.do(JobTable.waiting)).items():
-                self._service.metrics.queued_jobs.labels(priority).set(n_jobs)
-            await self._pause(await self._disk.do(JobTable.next_due_at))
+                n_interactive = n_interactive + 1 if priority == "interactive" else 0
+            await self._table.retry_until_written(JobTable.delete_expired)
+            for name, n_jobs in (await self._table.run(JobTable.n_queued)).items():
+                self._service.metrics.queued_jobs.labels(name).set(n_jobs)
+            await self._wait_for_work(await self._table.run(JobTable.next_due_at))
 
-    async def _start_next(self, *, is_turn_of_batch: bool) -> Priority | None:
-        """The priority of the job that was started; None: nothing waits."""
-        async with self._taking:
-            record = await self._disk.retry_until_written(lambda table: table.take(batch_first=is_turn_of_batch))
+    async def _start_next(self, *, batch_first: bool) -> Priority | None:
+        """Start the next job; its priority, or None if no job is queued."""
+        async with self._start_lock:
+            record = await self._table.retry_until_written(lambda table: table.take(batch_first=batch_first))
             if record is not None:
-                self._runs.begin(RunningJob(record))
+                self._runner.start(RunningJob(record))
         return None if record is None else record.request.priority
 
-    async def _pause(self, due_at: float | None) -> None:
-        longest_s = LOOK_AGAIN_S if due_at is None else min(LOOK_AGAIN_S, max(0.0, due_at - time.time()))
+    async def _wait_for_work(self, due_at: float | None) -> None:
+        timeout_s = POLL_S if due_at is None else min(POLL_S, max(0.0, due_at - time.time()))
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), longest_s)
-
-
-def _require_fitting(service: Service, options: TranscribeOptions) -> None:
-    """Better known to the caller now than from a job that fails."""
-    if service.model.is_multilingual:
-        return
-    if options.task == "translate":
-        text = f"{service.model_id} knows only English and cannot translate: serve a multilingual model"
-        raise ApiError(text, param="task", code="unsupported_value")
-    if options.language not in (None, "en"):
-        text = f"{service.model_id} knows only English: leave out `language`, or serve a multilingual model"
-        raise ApiError(text, param="language", code="unsupported_value")
+            await asyncio.wait_for(self._wake.wait(), timeout_s)

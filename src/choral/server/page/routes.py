@@ -1,6 +1,6 @@
-"""The page and what it loads, all from this server, and the engine's numbers in JSON.
+"""The web page with its assets, and the engine's counters as JSON for it.
 
-Nothing on the page may come from another host, and no script but its own files runs: the headers say so to browsers.
+The page loads nothing from other hosts and runs no scripts but its own files: the security headers enforce both.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from fastapi import APIRouter
 from prometheus_client import Counter
-from starlette.responses import FileResponse, JSONResponse, Response
+from pydantic import BaseModel
+from starlette.responses import FileResponse, Response
 
 from choral.model.languages import CODES
-from choral.server.api_errors import ApiError
-from choral.server.openapi import ERROR, REFUSALS
+from choral.server.api_errors import ApiError, error_responses
 from choral.server.service import Service
 
 STATIC = Path(__file__).parent / "static"
-FILES = {file.name: file for file in STATIC.iterdir()}  # the only ones there are: no path is ever made of a request
+FILES = {file.name: file for file in STATIC.iterdir()}  # a request can only name one of these: no path is built from it
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = "; ".join(
     (
@@ -39,12 +39,34 @@ HEADERS = {
     "Permissions-Policy": "microphone=(self), camera=(), geolocation=()",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
-    "Cache-Control": "no-cache",  # asked for again with its ETag: a new version of the server brings its own page
+    "Cache-Control": "no-cache",  # revalidated by ETag, so that a new server version brings its own page
 }
-ENGINE = {
-    "type": "object",
-    "required": ["at", "model", "slots", "waiting", "requests", "decoder_steps", "decoder_rows", "audio_s", "busy_s"],
-}
+
+
+class EngineModelBody(BaseModel):
+    name: str
+    engine: str
+    device: str
+    compute_type: str
+    languages: list[str]
+
+
+class EngineBody(BaseModel):
+    """Counters since the start; the difference of two readings gives the load between them."""
+
+    at: float  # seconds since 1970
+    model: EngineModelBody
+    slots: int
+    waiting: int
+    requests: int
+    windows: int
+    encoder_steps: int
+    encoded: int
+    cache_hits: int
+    decoder_steps: int
+    decoder_rows: int
+    busy_s: float
+    audio_s: float
 
 
 def make_router(service: Service) -> APIRouter:
@@ -60,45 +82,36 @@ def make_router(service: Service) -> APIRouter:
             raise ApiError(f"/page/{name[:100]} does not exist", status=404, code="not_found")
         return _file(name)
 
-    refused = {"description": REFUSALS["401"], "content": {"application/json": {"schema": ERROR}}}
-    answer = {"description": "counters", "content": {"application/json": {"schema": ENGINE}}}
-
-    @router.get(
-        "/v1/engine",
-        summary="The engine's counters: what they did between two looks is how busy it is",
-        response_model=None,
-        responses={"200": answer, "401": refused},
-    )
-    async def engine() -> Response:
-        return JSONResponse(engine_fields(service))
+    @router.get("/v1/engine", summary="Counters of the engine since its start", responses=error_responses(401))
+    async def engine() -> EngineBody:
+        return engine_body(service)
 
     return router
 
 
-def engine_fields(service: Service) -> dict[str, object]:
+def engine_body(service: Service) -> EngineBody:
     model, stats = service.model, service.model.stats
-    facts = {
-        "name": service.model_id,
-        "engine": model.engine,
-        "device": model.device,
-        "compute_type": model.compute_type,
-        "languages": list(CODES) if model.is_multilingual else ["en"],
-    }
-    return {
-        "at": time.time(),
-        "model": facts,
-        "slots": model.n_slots,
-        "waiting": stats.waiting,
-        "requests": service.requests.n_active,
-        "windows": stats.windows,
-        "encoder_steps": stats.encoder_steps,
-        "encoded": stats.encoded,
-        "cache_hits": stats.cache_hits,
-        "decoder_steps": stats.steps,
-        "decoder_rows": stats.rows,
-        "busy_s": stats.busy_s,
-        "audio_s": _value(service.metrics.audio_s),
-    }
+    return EngineBody(
+        at=time.time(),
+        model=EngineModelBody(
+            name=service.model_id,
+            engine=model.engine,
+            device=model.device,
+            compute_type=model.compute_type,
+            languages=list(CODES) if model.is_multilingual else ["en"],
+        ),
+        slots=model.n_slots,
+        waiting=stats.waiting,
+        requests=service.requests.n_active,
+        windows=stats.windows,
+        encoder_steps=stats.encoder_steps,
+        encoded=stats.encoded,
+        cache_hits=stats.cache_hits,
+        decoder_steps=stats.steps,
+        decoder_rows=stats.rows,
+        busy_s=stats.busy_s,
+        audio_s=_value(service.metrics.audio_s),
+    )
 
 
 def _value(counter: Counter) -> float:

@@ -235,7 +235,7 @@ class Session:
             self._deps.send(CloseConnection(self._closing.close_code, self._closing.reason))
 
     def _on_text(self, turn: Turn, text: str) -> None:
-        delta = turn.text.add_text(text)
+        delta = turn.text.add(text)
         if not delta:
             return
         if not turn.is_ended:
