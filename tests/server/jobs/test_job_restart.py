@@ -27,7 +27,7 @@ def test_kill_9_in_the_middle_loses_nothing(
             assert refused.status_code == 503
             wait_s = int(refused.headers["retry-after"])
             assert 1 <= wait_s <= 120
-            told = f"3 jobs are waiting or running already: try again in {wait_s} s"
+            told = f"3 jobs are already waiting or running: try again in {wait_s} s"
             assert refused.json()["error"]["message"] == told
             seen = read_events(http, jobs[0], most=4)
             assert seen[-1].fields.get("state", "running") == "running"
