@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import types
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, WithJsonSchema
@@ -85,18 +84,11 @@ def unknown_field(model: type[FormModel], name: str, param: str, *, has_file: bo
     )
 
 
-@contextmanager
-def errors_about(param: str | None) -> Iterator[None]:
-    """Turn a `UsageError` into an `ApiError` about this field."""
-    try:
-        yield
-    except UsageError as error:
-        raise ApiError(str(error), param=param, code="invalid_value") from error
-
-
 def _check_language(value: str, info: ValidationInfo) -> str:
-    with errors_about(info.field_name):
+    try:
         return to_code(value)
+    except UsageError as error:
+        raise ApiError(str(error), param=info.field_name, code="invalid_value") from error
 
 
 def _check_url(value: str, info: ValidationInfo) -> str:
