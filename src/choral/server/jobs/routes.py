@@ -41,6 +41,14 @@ RESULT_CONTENT: dict[str, Any] = {
     "application/json": {"schema": {"type": "object"}},
     **{media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()},
 }
+SHOW_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the job, or its result in the requested format", "content": RESULT_CONTENT},
+    **error_responses(400, 401, 404, 409, 410, 422, 503),
+}
+EVENT_RESPONSES: dict[int | str, dict[str, Any]] = {
+    200: {"description": "the events", "content": EVENT_STREAM},
+    **error_responses(400, 401, 404, 503),
+}
 
 
 def make_router(service: Service, store: JobStore) -> APIRouter:
@@ -70,13 +78,7 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
         return JobListBody(data=[job_body(record) for record in records])
 
     @router.get(
-        "/v1/jobs/{job_id}",
-        summary="Show a job, with its result once it has succeeded",
-        response_model=None,
-        responses={
-            200: {"description": "the job, or its result in the requested format", "content": RESULT_CONTENT},
-            **error_responses(400, 401, 404, 409, 410, 422, 503),
-        },
+        "/v1/jobs/{job_id}", summary="Show a job with its result", response_model=None, responses=SHOW_RESPONSES
     )
     async def show(request: Request, job_id: str, response_format: ResultFormat | None = None) -> Response:
         _require_owner(request, job_id)
@@ -94,15 +96,7 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
         await store.delete(job_id)
         return DeletedJobBody(id=job_id)
 
-    @router.get(
-        "/v1/jobs/{job_id}/events",
-        summary="Follow a job with server-sent events",
-        response_model=None,
-        responses={
-            200: {"description": "the events", "content": EVENT_STREAM},
-            **error_responses(400, 401, 404, 503),
-        },
-    )
+    @router.get("/v1/jobs/{job_id}/events", summary="Follow a job", response_model=None, responses=EVENT_RESPONSES)
     async def events(request: Request, job_id: str) -> Response:
         _require_owner(request, job_id)
         n_seen = _last_event_id(request)
