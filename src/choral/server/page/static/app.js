@@ -1,9 +1,9 @@
-// The page: files and recordings become jobs, jobs are listed and read.
+// The page: creates jobs from files and recordings, lists them, and opens them in the reader.
 
-import { complain, find, make, say } from "./dom.js";
+import { announce, find, make, showNotice } from "./dom.js";
 import { setUpEngine } from "./engine.js";
 import { Job } from "./job.js";
-import { allJobs } from "./library.js";
+import { allJobs } from "./storage.js";
 import { List } from "./list.js";
 import { languageName, Reader } from "./reader.js";
 import { setUpRecorder } from "./recorder.js";
@@ -17,7 +17,7 @@ const reader = new Reader(remove);
 const list = new List(open);
 
 function open(job) {
-  list.mark(job);
+  list.select(job);
   reader.open(job);
   const isBelow = matchMedia("(max-width: 52rem)").matches; // and the button that stops a recording is above
   if (isBelow && job.state !== "recording") find("reader").scrollIntoView({ behavior: "smooth" });
@@ -31,11 +31,11 @@ function add(name, audio = null) {
 }
 
 function upload(job) {
-  say(`Uploading ${job.name}.`);
-  job.upload(chosenOptions());
+  announce(`Uploading ${job.name}.`);
+  job.upload(selectedOptions());
 }
 
-function takeRecording(job, audio) {
+function finishRecording(job, audio) {
   job.audio = audio;
   if (reader.job === job) reader.open(job);
   upload(job);
@@ -50,44 +50,44 @@ async function remove(job) {
     await reader.open(null);
     find("reader").focus();
   } catch (error) {
-    complain(error.message);
+    showNotice(error.message);
   }
 }
 
 // --- options ---
 
-function chosenOptions() {
-  const given = Object.fromEntries([...new FormData(find("options-form"))].filter(([, value]) => value.trim()));
-  return { ...given, word_timestamps: "true" };
+function selectedOptions() {
+  const fields = Object.fromEntries([...new FormData(find("options-form"))].filter(([, value]) => value.trim()));
+  return { ...fields, word_timestamps: "true" };
 }
 
-function hintOptions() {
+function showOptionsHint() {
   const { language, task } = find("options-form").elements;
   const parts = [language.value ? language.selectedOptions[0].textContent : "", task.value === "translate" ? "into English" : ""];
   find("options-hint").textContent = parts.filter(Boolean).join(", ");
 }
 
-function fitOptions(model) {
+function setLanguages(model) {
   const language = find("language");
   const codes = model.languages.map((code) => ({ code, name: languageName(code) }));
-  codes.sort((one, other) => one.name.localeCompare(other.name));
+  codes.sort((a, b) => a.name.localeCompare(b.name));
   language.replaceChildren(language.firstElementChild, ...codes.map(({ code, name }) => make("option", { value: code, textContent: name })));
   const isEnglishOnly = model.languages.length === 1;
   for (const id of ["language", "task"]) find(id).disabled = isEnglishOnly;
   if (isEnglishOnly) language.value = model.languages[0];
 }
 
-find("options-form").addEventListener("change", hintOptions);
+find("options-form").addEventListener("change", showOptionsHint);
 find("options-form").addEventListener("submit", (event) => event.preventDefault());
 
 // --- files ---
 
-function takeFiles(files) {
+function addFiles(files) {
   for (const file of files) upload(add(file.name, file));
 }
 
 find("files").addEventListener("change", (event) => {
-  takeFiles([...event.target.files]);
+  addFiles([...event.target.files]);
   event.target.value = "";
 });
 
@@ -101,19 +101,19 @@ addEventListener("dragleave", (event) => event.relatedTarget ?? find("drop").cla
 addEventListener("drop", (event) => {
   event.preventDefault();
   find("drop").classList.remove("is-over");
-  takeFiles([...event.dataTransfer.files]);
+  addFiles([...event.dataTransfer.files]);
 });
 
 // --- start ---
 
-setUpRecorder({ begin: add, end: takeRecording, options: chosenOptions });
-setUpEngine(fitOptions);
+setUpRecorder({ begin: add, end: finishRecording, options: selectedOptions });
+setUpEngine(setLanguages);
 try {
-  for (const kept of await allJobs()) {
-    const job = new Job(kept);
+  for (const stored of await allJobs()) {
+    const job = new Job(stored);
     list.add(job, true);
     job.watch();
   }
 } catch {
-  complain("This browser keeps nothing for this page, so the list ends with the tab.");
+  showNotice("This browser keeps nothing for this page, so the list ends with the tab.");
 }

@@ -1,25 +1,25 @@
-// The live view of the engine: counters from the server, and what they did since an earlier look.
+// The engine status: polls the server's counters and shows their rates.
 
-import { engine } from "./api.js";
+import { getEngine } from "./api.js";
 import { find } from "./dom.js";
 
-const EVERY_MS = 1000;
-const LOOKS = 10; // audio is counted when a request ends: over fewer looks the speed would jump
+const POLL_INTERVAL_MS = 1000;
+const MAX_SAMPLES = 10; // audio is counted when a request ends: with fewer samples the speed would jump
 
 export async function setUpEngine(onModel) {
-  let looks = [];
+  let samples = [];
   for (;;) {
-    if (!document.hidden) looks = await look(looks, onModel);
-    await new Promise((resolve) => setTimeout(resolve, looks.length ? EVERY_MS : 5 * EVERY_MS));
+    if (!document.hidden) samples = await poll(samples, onModel);
+    await new Promise((resolve) => setTimeout(resolve, samples.length ? POLL_INTERVAL_MS : 5 * POLL_INTERVAL_MS));
   }
 }
 
-async function look(looks, onModel) {
+async function poll(samples, onModel) {
   try {
-    const now = await engine();
-    if (!looks.length) onModel(now.model);
-    show(now, looks.at(-1) ?? now, looks[0] ?? now);
-    return [...looks.slice(1 - LOOKS), now];
+    const now = await getEngine();
+    if (!samples.length) onModel(now.model);
+    show(now, samples.at(-1) ?? now, samples[0] ?? now);
+    return [...samples.slice(1 - MAX_SAMPLES), now];
   } catch {
     for (const id of ["engine-fill-text", "engine-waiting", "engine-speed"]) find(id).textContent = "–";
     return [];

@@ -1,13 +1,13 @@
-// Server-sent events out of a response's body. EventSource would do, but it cannot send a key.
+// Parses server-sent events from a response body; EventSource cannot send an API key.
 
 export async function* readEvents(body) {
   const reader = body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let remainder = "";
   for (;;) {
     const { done, value } = await reader.read();
     if (done) return;
-    const blocks = (rest + value).split("\n\n");
-    rest = blocks.pop();
+    const blocks = (remainder + value).split("\n\n");
+    remainder = blocks.pop();
     for (const block of blocks) {
       const event = parse(block);
       if (event) yield event;

@@ -1,16 +1,16 @@
-// The API key: asked for when the server wants one, kept until the tab is closed.
+// The API key: requested when the server requires one, and stored until the tab is closed.
 
 import { find } from "./dom.js";
 
 const NAME = "choral-key";
-let asking = null;
+let openPrompt = null;
 
 export const key = () => sessionStorage.getItem(NAME) ?? "";
 
-// Everyone who needs it at the same time waits for the one answer.
+// Concurrent callers share one dialog.
 export function askForKey(problem) {
-  asking ??= openDialog(problem).finally(() => { asking = null; });
-  return asking;
+  openPrompt ??= openDialog(problem).finally(() => { openPrompt = null; });
+  return openPrompt;
 }
 
 function openDialog(problem) {

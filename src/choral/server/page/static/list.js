@@ -1,24 +1,24 @@
-// The list of this browser's jobs: one button each, with how far it is.
+// The list of this browser's jobs: a button for each, with its state and progress.
 
 import { clock, find, make } from "./dom.js";
 
-const WORDS = {
+const STATE_TEXTS = {
   unknown: "…", recording: "recording", uploading: "uploading", queued: "waiting for its turn", waiting: "will be tried again",
   cancelled: "cancelled", gone: "no longer on the server",
 };
 
-export function stateInWords(job) {
+export function stateText(job) {
   const { done_s: done, duration_s: total } = job.progress;
-  if (job.isLost) return "connection lost, trying again";
-  if (job.state === "uploading" && job.sent > 0) return `uploading, ${Math.round(100 * job.sent)} %`;
+  if (job.isDisconnected) return "connection lost, trying again";
+  if (job.state === "uploading" && job.sentFraction > 0) return `uploading, ${Math.round(100 * job.sentFraction)} %`;
   if (job.state === "running") return total ? `${clock(done)} of ${clock(total)}` : "getting the audio ready";
   if (job.state === "succeeded") return total ? clock(total) : "done";
   if (job.state === "failed" || job.state === "dead") return job.error ?? "failed";
-  return WORDS[job.state] ?? job.state;
+  return STATE_TEXTS[job.state] ?? job.state;
 }
 
-export function share(job) {
-  if (job.state === "uploading") return job.sent || null;
+export function progressOf(job) {
+  if (job.state === "uploading") return job.sentFraction || null;
   if (job.state === "running" && job.progress.duration_s) return job.progress.done_s / job.progress.duration_s;
   return null;
 }
@@ -48,9 +48,9 @@ export class List {
     const row = this.rows.get(job);
     if (!row) return;
     find("list-empty").hidden = true;
-    row.state.textContent = stateInWords(job);
+    row.state.textContent = stateText(job);
     row.state.classList.toggle("is-bad", ["failed", "dead"].includes(job.state));
-    const done = share(job);
+    const done = progressOf(job);
     if (done === null) row.bar.remove();
     else {
       row.bar.value = done;
@@ -58,8 +58,8 @@ export class List {
     }
   }
 
-  mark(chosen) {
-    for (const [job, row] of this.rows) row.button.setAttribute("aria-current", String(job === chosen));
+  select(selected) {
+    for (const [job, row] of this.rows) row.button.setAttribute("aria-current", String(job === selected));
   }
 
   remove(job) {

@@ -1,10 +1,10 @@
-// The sound: play, seek, and the word that is being spoken, found anew with every frame while it plays.
+// The audio player. While it plays, `onTime` is called on every animation frame to highlight the current word.
 
 import { clock, find } from "./dom.js";
 
 const CANNOT_PLAY = "This browser cannot play this kind of file; the text works without it.";
 const NOT_KEPT = "The sound of this one is not on this device; the text works without it.";
-const TO_THE_END = 1e9;
+const FAR_BEYOND_END_S = 1e9;
 
 export class Player {
   constructor(onTime) {
@@ -45,11 +45,11 @@ export class Player {
 
   get hasSound() { return this.address !== null; }
 
-  // What MediaRecorder writes does not say how long it is until it has been read to its end.
+  // A file from MediaRecorder has no duration until it has been read to its end: seek there once.
   findDuration() {
     const { audio } = this;
     if (audio.duration !== Infinity) return;
-    audio.currentTime = TO_THE_END;
+    audio.currentTime = FAR_BEYOND_END_S;
     audio.addEventListener("durationchange", () => { audio.currentTime = 0; }, { once: true });
   }
 

@@ -1,12 +1,12 @@
-// The sheet of one job: its facts, its sound and its text; editing, copying, downloading and removing.
+// The view of one job: its details, audio and text; editing, copying, downloading and removing.
 
-import { transcriptAs } from "./api.js";
-import { clock, complain, find, save, say } from "./dom.js";
-import { audioOf } from "./library.js";
-import { share, stateInWords } from "./list.js";
+import { getTranscript } from "./api.js";
+import { announce, clock, download, find, showNotice } from "./dom.js";
+import { loadAudio } from "./storage.js";
+import { progressOf, stateText } from "./list.js";
 import { Player } from "./player.js";
 import { Text } from "./text.js";
-import { FILES, retime, write } from "./words.js";
+import { FILES, render, retime } from "./export.js";
 
 export class Reader {
   constructor(onRemove) {
@@ -14,7 +14,7 @@ export class Reader {
     this.isEditing = false;
     this.onChange = (event) => this.update(event.detail);
     this.text = new Text((seconds) => this.player.hasSound && this.player.playFrom(seconds));
-    this.player = new Player((seconds, isPlaying) => this.text.light(seconds, isPlaying));
+    this.player = new Player((seconds, isPlaying) => this.text.highlightAt(seconds, isPlaying));
     find("edit").addEventListener("click", () => this.toggleEdit());
     find("copy").addEventListener("click", () => this.copy());
     find("remove").addEventListener("click", () => onRemove(this.job));
@@ -33,10 +33,10 @@ export class Reader {
     this.player.load(null);
     if (!job) return;
     job.addEventListener("change", this.onChange);
-    this.text.show(job.shown, false);
+    this.text.show(job.visibleSegments, false);
     this.update("state");
-    const blob = job.audio ?? (job.id ? await audioOf(job.id) : null);
-    if (this.job !== job) return; // another was chosen meanwhile
+    const blob = job.audio ?? (job.id ? await loadAudio(job.id) : null);
+    if (this.job !== job) return; // another job was opened meanwhile
     find("text").classList.toggle("has-sound", Boolean(blob));
     if (blob) this.player.load(blob);
     else if (job.state !== "recording") this.player.silence();
@@ -45,16 +45,16 @@ export class Reader {
   update(what) {
     const { job } = this;
     if (what === "segment") return this.text.add(job.segments.at(-1), { isNew: true });
-    if (what === "text") return this.text.show(job.shown, false);
-    if (what === "whole" && !this.isEditing) this.text.show(job.shown, false);
+    if (what === "text") return this.text.show(job.visibleSegments, false);
+    if (what === "whole" && !this.isEditing) this.text.show(job.visibleSegments, false);
     find("reader-title").textContent = job.name;
-    find("facts").textContent = facts(job);
+    find("facts").textContent = detailsOf(job);
     find("bar").hidden = job.hasEnded || job.state === "unknown";
-    find("progress-text").textContent = stateInWords(job);
-    const done = share(job);
+    find("progress-text").textContent = stateText(job);
+    const done = progressOf(job);
     if (done === null) find("progress").removeAttribute("value");
     else find("progress").value = done;
-    find("problem").textContent = job.error ?? (job.hasText && !job.shown.length && job.result ? "No speech was found in this recording." : "");
+    find("problem").textContent = job.error ?? (job.hasText && !job.visibleSegments.length && job.result ? "No speech was found in this recording." : "");
     find("problem").hidden = !find("problem").textContent;
     for (const button of document.querySelectorAll("#edit, #copy, [data-format]")) button.disabled = !job.hasText;
     find("legend").hidden = this.isEditing || !(job.hasText && this.text.hasUnsure);
@@ -68,7 +68,7 @@ export class Reader {
     this.isEditing = true;
     find("edit").setAttribute("aria-pressed", "true");
     find("edit").textContent = "Done";
-    this.text.show(this.job.shown, true);
+    this.text.show(this.job.visibleSegments, true);
     find("legend").hidden = true;
     find("text").querySelector("textarea")?.focus();
   }
@@ -79,24 +79,24 @@ export class Reader {
     find("edit").setAttribute("aria-pressed", "false");
     find("edit").textContent = "Edit";
     const texts = [...find("text").querySelectorAll("textarea")].map((field) => field.value);
-    const edited = this.job.shown.map((segment, i) => (texts[i].trim() === segment.text.trim() ? segment : retime(segment, texts[i])));
-    const isChanged = edited.some((segment, i) => segment !== this.job.shown[i]);
+    const edited = this.job.visibleSegments.map((segment, i) => (texts[i].trim() === segment.text.trim() ? segment : retime(segment, texts[i])));
+    const isChanged = edited.some((segment, i) => segment !== this.job.visibleSegments[i]);
     if (isChanged) await this.job.edit(edited);
     else this.update("whole");
-    say(isChanged ? "Your changes are kept on this device." : "");
+    announce(isChanged ? "Your changes are kept on this device." : "");
   }
 
-  // --- taking it along ---
+  // --- copying and downloading ---
 
   async copy() {
     await this.leaveEditing();
     try {
-      await navigator.clipboard.writeText(write("text", this.job.shown, this.job));
+      await navigator.clipboard.writeText(render("text", this.job.visibleSegments, this.job));
       find("copy").textContent = "Copied";
-      say("The text was copied.");
+      announce("The text was copied.");
       setTimeout(() => { find("copy").textContent = "Copy"; }, 1500);
     } catch {
-      complain("The browser did not allow copying: mark the text and copy it by hand, or download it.");
+      showNotice("The browser did not allow copying: mark the text and copy it by hand, or download it.");
     }
   }
 
@@ -105,14 +105,14 @@ export class Reader {
     const { extension, type, served } = FILES[format];
     const name = `${this.job.name.replace(/\.[^.]+$/, "")}.${extension}`;
     try {
-      const text = this.job.edited ? write(format, this.job.edited, this.job) : await transcriptAs(this.job.id, served);
-      save(name, text, type);
+      const text = this.job.edited ? render(format, this.job.edited, this.job) : await getTranscript(this.job.id, served);
+      download(name, text, type);
     } catch (error) {
-      complain(error.message);
+      showNotice(error.message);
     }
   }
 
-  // Space plays, wherever it would not do something else.
+  // The space key plays and pauses, except where it has another function.
   press(event) {
     const isBusy = event.target.closest("button, input, select, textarea, summary, a, dialog");
     if (event.key !== " " || isBusy || !this.player.hasSound) return;
@@ -123,13 +123,13 @@ export class Reader {
 
 const names = new Intl.DisplayNames(["en"], { type: "language" });
 
-function facts(job) {
+function detailsOf(job) {
   const { result, record } = job;
   if (!result) return "";
   const language = result.language[0].toUpperCase() + result.language.slice(1);
-  const spent = record.ended_at - record.started_at;
+  const elapsed = record.ended_at - record.started_at;
   const parts = [language, clock(result.duration)];
-  if (spent > 0) parts.push(`written in ${spent < 10 ? spent.toFixed(1) : Math.round(spent)} s`);
+  if (elapsed > 0) parts.push(`written in ${elapsed < 10 ? elapsed.toFixed(1) : Math.round(elapsed)} s`);
   if (job.edited) parts.push("edited by you");
   return [...parts, ...(result.warnings ?? [])].join(" · ");
 }

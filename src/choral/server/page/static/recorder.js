@@ -1,6 +1,6 @@
 // The microphone: a button that starts and stops a recording, a level meter, and live text.
 
-import { clock, complain, find, say } from "./dom.js";
+import { announce, clock, find, showNotice } from "./dom.js";
 import { startLiveText } from "./realtime.js";
 
 const EXTENSIONS = { "audio/webm": "webm", "audio/mp4": "m4a" }; // the first one that the browser supports
@@ -16,11 +16,11 @@ let stopCurrent = null;
 export function setUpRecorder({ begin, end, options }) {
   find("record").addEventListener("click", async () => {
     if (stopCurrent) return stopCurrent();
-    if (!navigator.mediaDevices) return complain(NOT_SECURE);
+    if (!navigator.mediaDevices) return showNotice(NOT_SECURE);
     try {
       await record(begin, end, options());
     } catch (error) {
-      complain(REASONS[error.name] ?? `The microphone could not be used: ${error.message}`);
+      showNotice(REASONS[error.name] ?? `The microphone could not be used: ${error.message}`);
     }
   });
 }
@@ -49,14 +49,14 @@ async function record(begin, end, { language, task }) {
     await context.close();
   });
   recorder.start(1000);
-  say("Recording. Press the button again to stop.");
+  announce("Recording. Press the button again to stop.");
 }
 
 async function showLiveText(context, source, language, job) {
   try {
-    return await startLiveText(context, source, language, (turns) => job.setLiveTurns(turns), complain);
+    return await startLiveText(context, source, language, (turns) => job.setLiveTurns(turns), showNotice);
   } catch (error) {
-    complain(`Live text is not available: ${error.message}. The text follows when you stop.`);
+    showNotice(`Live text is not available: ${error.message}. The text follows when you stop.`);
     return null;
   }
 }

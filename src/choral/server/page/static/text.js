@@ -1,8 +1,8 @@
-// The text on the sheet: a paragraph a segment, a span a word. Words are found by time, and by arrow keys.
+// The text of a job: a paragraph for each segment, a span for each word. Words are selected by time and by arrow keys.
 
 import { clock, find, make } from "./dom.js";
 
-const UNSURE = 0.4;
+const UNSURE_BELOW = 0.4; // the probability of a word
 
 export class Text {
   constructor(onWord) {
@@ -10,8 +10,8 @@ export class Text {
     this.onWord = onWord;
     this.clear();
     this.box.addEventListener("click", (event) => {
-      const place = event.target.closest("[data-start]");
-      if (place) this.onWord(Number(place.dataset.start));
+      const target = event.target.closest("[data-start]");
+      if (target) this.onWord(Number(target.dataset.start));
     });
     this.box.addEventListener("keydown", (event) => this.press(event));
   }
@@ -51,7 +51,7 @@ export class Text {
       const spelling = word.word.trimStart();
       if (paragraph.childNodes.length && spelling !== word.word) paragraph.append(" ");
       const span = make("span", { className: "word", textContent: spelling, data: { start: word.start } });
-      span.classList.toggle("is-unsure", word.probability < UNSURE);
+      span.classList.toggle("is-unsure", word.probability < UNSURE_BELOW);
       paragraph.append(span);
       this.words.push({ start: word.start, end: word.end, span });
     }
@@ -60,8 +60,8 @@ export class Text {
 
   get hasUnsure() { return this.box.querySelector(".is-unsure") !== null; }
 
-  // The last word that has begun, for as long as it lasts.
-  light(seconds, isPlaying) {
+  // Highlights the last word that has started, until it ends.
+  highlightAt(seconds, isPlaying) {
     let [low, high] = [0, this.words.length];
     while (low < high) {
       const middle = (low + high) >> 1;

@@ -1,16 +1,16 @@
-// Words and their times when the text has been edited, and edited text as files.
+// Export of edited text: words get new times, and segments are rendered in the download formats.
 
-// Words at either end that stayed keep their times; those between share the time between them evenly.
+// Unchanged words at both ends keep their times; the words between share the time between them evenly.
 export function retime(segment, text) {
   const before = segment.words ?? [];
   const after = text.split(/\s+/).filter(Boolean);
-  const spelled = (word) => word.word.trim();
+  const textOf = (word) => word.word.trim();
   let head = 0;
-  while (head < Math.min(before.length, after.length) && spelled(before[head]) === after[head]) head++;
+  while (head < Math.min(before.length, after.length) && textOf(before[head]) === after[head]) head++;
   let tail = 0;
   while (
     tail < Math.min(before.length, after.length) - head &&
-    spelled(before[before.length - 1 - tail]) === after[after.length - 1 - tail]
+    textOf(before[before.length - 1 - tail]) === after[after.length - 1 - tail]
   ) tail++;
   const start = before[head]?.start ?? (head ? before[head - 1].end : segment.start);
   const end = before.length - tail > head ? before[before.length - tail - 1].end : (before[head]?.start ?? segment.end);
@@ -34,7 +34,7 @@ function stamp(seconds, comma) {
 const line = (segment) => segment.text.trim().replaceAll("-->", "->");
 const span = (segment, comma) => `${stamp(segment.start, comma)} --> ${stamp(segment.end, comma)}`;
 
-const writers = {
+const renderers = {
   text: (segments) => segments.map((segment) => `${segment.text.trim()}\n`).join(""),
   srt: (segments) => segments.map((segment, i) => `${i + 1}\n${span(segment, ",")}\n${line(segment)}\n\n`).join(""),
   vtt: (segments) => `WEBVTT\n\n${segments.map((segment) => `${span(segment, ".")}\n${line(segment)}\n\n`).join("")}`,
@@ -46,9 +46,9 @@ const writers = {
   }, null, 2)}\n`,
 };
 
-export function write(format, segments, job) {
-  const kept = segments.filter((segment) => segment.text.trim());
-  return writers[format](kept, job);
+export function render(format, segments, job) {
+  const nonEmpty = segments.filter((segment) => segment.text.trim());
+  return renderers[format](nonEmpty, job);
 }
 
 export const FILES = {
