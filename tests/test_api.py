@@ -20,6 +20,7 @@ from choral.engine.window import DecodeParams, Window
 from choral.errors import EngineClosed, ModelNotFound, UsageError
 from choral.longform.cuts import Cutter, n_mel_frames
 from choral.types import Loudness, Mode
+from interruptible import start_interruptible
 
 ROOT = Path(__file__).parent.parent
 SENTENCE = " And so my fellow Americans ask not what your country can do for you ask what you can do for your country"
@@ -260,7 +261,7 @@ def test_control_c_ends_cleanly(stage: str, tiny_en_pt: Path, jfk: Path) -> None
         "model.transcribe(audio, on_segment=lambda segment: say('decoding'))\n"
     )
     command = [sys.executable, "-c", code, str(tiny_en_pt), str(jfk)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with start_interruptible(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         while process.stdout.readline().strip() != stage:
             assert process.poll() is None

@@ -7,11 +7,12 @@ import pty
 import re
 import select
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+from interruptible import start_interruptible
 
 COMMAND = [sys.executable, "-m", "choral.cli.main"]
 COLUMNS = 200
@@ -64,7 +65,7 @@ class Terminal:
         self.screen = Screen()
         self._master, slave = pty.openpty()
         env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(COLUMNS), "LINES": str(height)}
-        self.process = subprocess.Popen(
+        self.process = start_interruptible(
             [*COMMAND, *arguments],
             stdin=slave if stdin is None else stdin,
             stdout=slave if stdout is None else stdout,
