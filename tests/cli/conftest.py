@@ -1,9 +1,10 @@
-"""The real command in a process of its own, with or without a terminal."""
+"""Fixtures that run the `choral` command in a child process, with or without a terminal."""
 
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ class Result:
 
 @pytest.fixture
 def choral(tmp_path: Path) -> Callable[..., Result]:
-    """Runs the command with these arguments in an empty folder."""
+    """Run the command with these arguments in an empty folder."""
 
     def run(*arguments: object, stdin: bytes = b"", env: dict[str, str] | None = None) -> Result:
         process = subprocess.run(
@@ -56,11 +57,17 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.fixture
-def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No result can be written."""
+def clips(speech_clips: list[Path], tmp_path: Path) -> list[Path]:
+    """Copies of the speech clips in the folder of the command."""
+    return [Path(shutil.copy(path, tmp_path / f"clip{index}.wav")) for index, path in enumerate(speech_clips)]
 
-    def write_nothing(path: Path, content: str) -> None:
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every result file fails as on a full disk."""
+
+    def fail(path: Path, content: str) -> None:
         with storage_errors(path):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(outputs, "write_file", write_nothing)
+    monkeypatch.setattr(outputs, "write_file", fail)

@@ -1,4 +1,4 @@
-"""A terminal of our own: the real command in a pty, and the screen that a person would see."""
+"""The `choral` command in a pseudo-terminal, and the screen that a user would see."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ COLUMNS = 200
 
 
 class Screen:
-    """As much of a terminal as the bars use: what a person sees, and everything that was sent."""
+    """A terminal emulator with the control codes that progress bars use: the visible lines, and all output."""
 
     def __init__(self) -> None:
-        self.sent = ""
+        self.output = ""
         self._rows = [""]
         self._row = self._column = 0
 
@@ -31,15 +31,15 @@ class Screen:
         return [row.rstrip() for row in self._rows if row.strip()]
 
     def shows(self, pattern: str) -> bool:
-        """Whether a line of it looks like this."""
+        """Whether a visible line matches."""
         return re.search(pattern, "\n".join(self.lines), re.MULTILINE) is not None
 
     def feed(self, text: str) -> None:
-        self.sent += text
+        self.output += text
         for token in re.findall(r"\x1b\[[0-9;?]*[A-Za-z]|[\s\S]", text):
-            self._take(token)
+            self._apply(token)
 
-    def _take(self, token: str) -> None:
+    def _apply(self, token: str) -> None:
         if token == "\n":
             self._row += 1
             if self._row == len(self._rows):
@@ -76,10 +76,10 @@ class Terminal:
         )
         os.close(slave)
 
-    def wait_for(self, sight: Callable[[Screen], bool], timeout_s: float = 120) -> None:
+    def wait_for(self, condition: Callable[[Screen], bool], timeout_s: float = 120) -> None:
         deadline = time.monotonic() + timeout_s
-        while not sight(self.screen):
-            assert time.monotonic() < deadline, f"never seen; the screen was {self.screen.lines}"
+        while not condition(self.screen):
+            assert time.monotonic() < deadline, f"timed out; the screen was {self.screen.lines}"
             assert self._read(), f"the command ended first; the screen was {self.screen.lines}"
 
     def finish(self) -> int:
@@ -101,7 +101,7 @@ class Terminal:
             return False
         try:
             data = os.read(self._master, 65536)
-        except OSError:  # Linux says so when the other end is closed
+        except OSError:  # how Linux reports that the other end is closed
             return False
         self.screen.feed(data.decode("utf-8", "replace"))
         return bool(data)

@@ -1,4 +1,4 @@
-"""Flags are made from the options classes: every field, every type, both spellings."""
+"""Flags generated from the options classes: every field, every type, both spellings."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def help_text() -> str:
     return re.sub(r"\s+", " ", command_parser("transcribe").format_help())
 
 
-def test_every_option_has_its_flag_under_one_heading() -> None:
+def test_every_option_has_a_flag_in_one_group() -> None:
     names = [name for heading in transcribe.FLAGS.values() for name in heading]
     assert sorted(names) == sorted(field.name for field in dataclasses.fields(TranscribeOptions))
     assert list(transcribe.SUBTITLE_FLAGS) == [field.name for field in dataclasses.fields(SubtitleOptions)]
 
 
 @pytest.mark.parametrize("options_class", [TranscribeOptions, SubtitleOptions])
-def test_help_tells_every_flag_with_its_sentence(options_class: type) -> None:
+def test_help_has_every_flag(options_class: type) -> None:
     text = help_text()
     for field in dataclasses.fields(options_class):
         assert re.search(rf"--(\[no-\])?{field.name.replace('_', '-')} ", text), field.name
@@ -51,11 +51,11 @@ def test_help_tells_every_flag_with_its_sentence(options_class: type) -> None:
         "several separated by commas (default: text)",
     ],
 )
-def test_help_tells_defaults(shown: str) -> None:
+def test_help_has_defaults(shown: str) -> None:
     assert shown in help_text()
 
 
-def test_without_flags_the_options_are_the_defaults() -> None:
+def test_default_options() -> None:
     request = parse()
     assert request.options == TranscribeOptions()
     assert request.subtitles == SubtitleOptions()
@@ -130,13 +130,13 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
         (["--hallucination-silence-threshold", "2"], "needs word_timestamps"),
     ],
 )
-def test_what_cannot_be_right_is_refused(arguments: list[str], message: str) -> None:
+def test_invalid_flags_are_refused(arguments: list[str], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(*arguments)
     assert message in str(caught.value)
 
 
-def test_subtitle_layout_switches_words_on() -> None:
+def test_subtitle_layout_enables_word_timestamps() -> None:
     request = parse("--format", "srt,vtt,text", "--max_line_width", "40", "--max-line-count=2")
     assert request.options.word_timestamps
     assert request.subtitles == SubtitleOptions(max_line_width=40, max_line_count=2)
@@ -147,5 +147,5 @@ def test_all_formats() -> None:
     assert parse("--format", "all").formats == ("text", "verbose_json", "srt", "vtt", "tsv")
 
 
-def test_nothing_after_a_double_dash_is_touched() -> None:
+def test_arguments_after_a_double_dash_are_kept() -> None:
     assert normalise(["a", "--b_c", "--", "--d_e", "-1"]) == ["a", "--b-c", "--", "--d_e", "-1"]

@@ -1,4 +1,4 @@
-"""`choral models` on a folder of models of its own."""
+"""`choral models` on a temporary model folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[..., Any]
 
 @pytest.fixture
 def store(tmp_path: Path) -> dict[str, str]:
-    """One whole model, one damaged."""
+    """One intact model, one damaged."""
     for name in ("base", "tiny"):
         folder = tmp_path / "models" / name
         folder.mkdir(parents=True)
@@ -28,7 +28,7 @@ def store(tmp_path: Path) -> dict[str, str]:
     return {"CHORAL_MODELS": str(tmp_path / "models")}
 
 
-def test_list_shows_what_is_installed_and_what_can_be(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+def test_list_shows_installed_and_available_models(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     result = choral("models", "list", env=store)
     assert result.code == 0
     weights = tmp_path / "models/tiny/model.bin"
@@ -52,17 +52,17 @@ def test_path(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
 
 def test_verify_reads_every_byte(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     result = choral("models", "verify", "base", env=store)
-    assert (result.code, result.errors) == (0, "base is whole: 2.5 MB read\n")
+    assert (result.code, result.errors) == (0, "base is intact: 2.5 MB read\n")
     result = choral("models", "verify", "base", "tiny", "small", "junk", env=store)
     assert (result.code, result.out) == (4, "")
     base, tiny, small, junk = result.errors.splitlines()
-    assert base == "base is whole: 2.5 MB read"
+    assert base == "base is intact: 2.5 MB read"
     assert tiny.startswith("choral: tiny: the model 'tiny' is damaged: ")
     assert small == f"choral: small: the model 'small' is not installed in {tmp_path / 'models'}"
     assert junk.startswith("choral: junk: there is no model called 'junk'")
 
 
-def test_what_is_listed_can_be_removed(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+def test_damaged_folders_can_be_removed(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "models/junk").mkdir()
     listed = choral("models", "list", env=store)
     assert [line.split()[:2] for line in listed.out.splitlines()[1:4]] == [
@@ -86,7 +86,7 @@ def test_remove(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     assert not (tmp_path / "models/base").exists()
 
 
-def test_pull_of_an_installed_model_is_done_at_once(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+def test_pull_of_an_installed_model(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     result = choral("models", "pull", "base", env=store)
     assert result.code == 0
     assert result.errors.startswith("base is installed: ")
@@ -99,7 +99,7 @@ def test_pull_of_unknown_and_damaged_models(choral: Run, store: dict[str, str]) 
     assert "the model 'tiny' is damaged" in result.errors
 
 
-def test_pull_of_what_is_here(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
+def test_pull_of_local_paths(choral: Run, store: dict[str, str], tmp_path: Path) -> None:
     (tmp_path / "mine.pt").write_bytes(b"x")
     result = choral("models", "pull", "./mine.pt", tmp_path, "./base", env=store)
     assert result.code == 4

@@ -1,4 +1,4 @@
-"""Where results go, what they are called, and that they appear whole or not at all."""
+"""Names of result files, output folders, and atomic writes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_results_are_named_after_their_inputs(sources: list[str], expected: list
     assert names(sources, tmp_path) == expected
 
 
-def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
+def test_inputs_are_never_overwritten(tmp_path: Path) -> None:
     for name in ("talk.txt", "talk.txt.txt"):
         (tmp_path / name).write_bytes(b"audio")
     assert names([str(tmp_path / "talk.txt")], tmp_path) == ["talk.txt.txt"]
@@ -46,13 +46,13 @@ def test_an_input_is_never_overwritten(tmp_path: Path) -> None:
     assert names([str(tmp_path / "talk.txt")], tmp_path, ("srt",)) == ["talk.txt"]
 
 
-def test_names_stay_short_enough_for_file_systems(tmp_path: Path) -> None:
+def test_long_names_are_cut(tmp_path: Path) -> None:
     (name,) = names(["ü" * 150 + ".mp3"], tmp_path)
     assert name == "ü" * 100 + ".txt"
 
 
 @pytest.mark.parametrize("name", ["x." + "y" * 250, "ü" * 120 + ".mp3", "z" * 234 + "." + "y" * 19])
-def test_the_longest_names_can_be_written(name: str, tmp_path: Path) -> None:
+def test_longest_names_can_be_written(name: str, tmp_path: Path) -> None:
     inputs = [Input(f"{folder}/{name}", name) for folder in "abc"]
     plan = plan_outputs(inputs, tmp_path, ("verbose_json",))
     paths = [plan.path(item, ".partial.json") for item in inputs]
@@ -62,7 +62,7 @@ def test_the_longest_names_can_be_written(name: str, tmp_path: Path) -> None:
     assert all(path.read_text() == "text" for path in paths)
 
 
-def test_a_file_is_written_whole_with_the_usual_permissions(tmp_path: Path) -> None:
+def test_file_has_its_content_and_the_usual_permissions(tmp_path: Path) -> None:
     usual = tmp_path / "usual"
     usual.touch()
     write_file(tmp_path / "a.txt", "né\r\n漢\n")
@@ -71,13 +71,13 @@ def test_a_file_is_written_whole_with_the_usual_permissions(tmp_path: Path) -> N
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.txt", "usual"]
 
 
-def test_names_that_are_no_unicode_can_be_told_in_results(tmp_path: Path) -> None:
+def test_names_that_are_not_unicode_can_be_written_in_results(tmp_path: Path) -> None:
     write_file(tmp_path / "a.json", json.dumps("\udcff.mp3", ensure_ascii=False))
     assert json.loads((tmp_path / "a.json").read_text()) == "\udcff.mp3"
 
 
 @pytest.fixture
-def no_room() -> Iterator[None]:
+def no_space() -> Iterator[None]:
     """Files may not grow beyond 1000 bytes: the system refuses as it does on a full disk."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -87,8 +87,8 @@ def no_room() -> Iterator[None]:
     signal.signal(signal.SIGXFSZ, handler)
 
 
-@pytest.mark.usefixtures("no_room")
-def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("no_space")
+def test_full_disk_leaves_the_old_file(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
     with pytest.raises(StorageError, match="the disk is full"):
@@ -97,7 +97,7 @@ def test_a_full_disk_leaves_the_old_file_and_nothing_else(tmp_path: Path) -> Non
     assert [each.name for each in tmp_path.iterdir()] == ["a.txt"]
 
 
-def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
+def test_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "out").touch()
     with pytest.raises(StorageError, match="out is a file, not a folder"):
         make_folder(tmp_path / "out")
@@ -105,14 +105,14 @@ def test_a_file_in_the_place_of_the_folder(tmp_path: Path) -> None:
         make_folder(tmp_path / "out" / "deeper")
 
 
-def test_a_folder_whose_name_is_too_long(tmp_path: Path) -> None:
+def test_folder_name_that_is_too_long_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="File name too long"):
         make_folder(tmp_path / ("x" * 300))
 
 
 @pytest.fixture
 def no_root() -> Iterator[None]:
-    """Root may enter every folder; nobody else may."""
+    """Drop root, which may enter every folder."""
     before = os.geteuid()
     if before == 0:
         os.seteuid(65534)
@@ -120,14 +120,14 @@ def no_root() -> Iterator[None]:
     os.seteuid(before)
 
 
-def test_a_folder_below_one_that_may_not_be_entered(tmp_path: Path, request: pytest.FixtureRequest) -> None:
+def test_folder_without_permission_is_refused(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     (tmp_path / "locked").mkdir(mode=0)
     request.getfixturevalue("no_root")
     with pytest.raises(StorageError, match="no permission"):
         make_folder(tmp_path / "locked" / "out")
 
 
-def test_folders_are_made(tmp_path: Path) -> None:
+def test_folders_are_created(tmp_path: Path) -> None:
     make_folder(tmp_path / "a" / "b")
     make_folder(tmp_path / "a" / "b")
     assert (tmp_path / "a" / "b").is_dir()

@@ -1,4 +1,4 @@
-"""Standard streams that are closed or full, and names that would move the cursor of a terminal."""
+"""Standard streams that are closed or full, and control characters in file names."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from terminal_screen import COMMAND
 
 
 def shell(line: str, folder: Path) -> subprocess.CompletedProcess[str]:
-    """Runs the command with this end of a line of shell."""
+    """Run the command in a shell, with this rest of the command line."""
     script = f"{shlex.join(COMMAND)} {line}"
     return subprocess.run(
         ["sh", "-c", script], cwd=folder, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False
@@ -28,7 +28,7 @@ def test_closed_standard_input_is_refused(command: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "models path", "transcribe a.wav --model no-such-model"])
-def test_closed_standard_output_is_told(arguments: str, tmp_path: Path) -> None:
+def test_closed_standard_output_is_reported(arguments: str, tmp_path: Path) -> None:
     (tmp_path / "a.wav").write_bytes(b"x")
     done = shell(f"{arguments} >&-", tmp_path)
     assert done.returncode == 5
@@ -36,26 +36,26 @@ def test_closed_standard_output_is_told(arguments: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", ["--help", "--version", "models path"])
-def test_full_standard_output_is_told(arguments: str, tmp_path: Path) -> None:
+def test_full_standard_output_is_reported(arguments: str, tmp_path: Path) -> None:
     done = shell(f"{arguments} >/dev/full", tmp_path)
     assert done.returncode == 5
     assert done.stderr == "choral: cannot write to standard output: No space left on device\n"
 
 
 @pytest.mark.parametrize("place", ["&-", "/dev/full"])
-def test_messages_that_nobody_can_read_change_nothing(place: str, tmp_path: Path) -> None:
+def test_unwritable_standard_error_changes_nothing(place: str, tmp_path: Path) -> None:
     done = shell(f"transcribe no.mp3 no-more.mp3 2>{place}", tmp_path)
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
 
 
-def test_a_good_file_needs_no_standard_error(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
+def test_transcribing_needs_no_standard_error(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
     shutil.copy(speech_clips[0], tmp_path / "a.wav")
     done = shell(f"transcribe a.wav no.wav --output-dir out --model {tiny_en_pt} 2>&-", tmp_path)
     assert (done.returncode, done.stdout) == (3, "")
     assert len((tmp_path / "out/a.txt").read_text().split()) > 3
 
 
-def test_names_reach_the_terminal_as_visible_letters(tmp_path: Path) -> None:
+def test_control_characters_in_names_are_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "a\n\x1b7b"
     folder.touch()
     (tmp_path / "a.mp3").write_bytes(b"x")

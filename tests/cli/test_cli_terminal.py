@@ -1,11 +1,10 @@
-"""What a person at a terminal sees: bars while it works, text as it is decided, and lines that stay whole."""
+"""What a user sees in a terminal: progress bars, text segment by segment, and summaries."""
 
 from __future__ import annotations
 
 import json
 import re
 import shutil
-import wave
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import pytest
 
 import choral as package
 from choral import formats
+from speech_files import join_clips
 from terminal_screen import Screen
 
 Start = Callable[..., Any]
@@ -24,15 +24,8 @@ FACTS = r"0:\d\d of audio in \d+\.\d s, \d+(\.\d)?× real time, english"
 
 @pytest.fixture(scope="module")
 def talk(speech_clips: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Real speech of several minutes: the clips over and over."""
-    path = tmp_path_factory.mktemp("talk") / "talk.wav"
-    with wave.open(str(path), "wb") as joined:
-        joined.setparams((1, 2, 16_000, 0, "NONE", ""))
-        for clip in speech_clips * 12:
-            with wave.open(str(clip), "rb") as file:
-                assert file.getparams()[:3] == (1, 2, 16_000)
-                joined.writeframes(file.readframes(file.getnframes()))
-    return path
+    """Several minutes of real speech: the clips repeated."""
+    return join_clips(speech_clips * 12, tmp_path_factory.mktemp("talk") / "talk.wav")
 
 
 @pytest.fixture(scope="module")
@@ -41,18 +34,18 @@ def text(tiny_en_pt: Path, speech_clips: list[Path]) -> str:
         return formats.text(model.transcribe(speech_clips[0]))
 
 
-def test_text_and_summary_stay_and_bars_go(
+def test_bars_are_erased_and_text_and_summary_stay(
     terminal: Start, speech_clips: list[Path], tiny_en_pt: Path, text: str
 ) -> None:
     run = terminal("transcribe", speech_clips[0], "--model", tiny_en_pt)
     assert run.finish() == 0
     assert "\n".join(run.screen.lines[:-1]) + "\n" == text
     assert re.fullmatch(FACTS, run.screen.lines[-1])
-    assert "loading" in run.screen.sent
-    assert run.screen.sent.rindex("\x1b[?25h") > run.screen.sent.rindex("\x1b[?25l"), "the cursor is back"
+    assert "loading" in run.screen.output
+    assert run.screen.output.rindex("\x1b[?25h") > run.screen.output.rindex("\x1b[?25l"), "the cursor is back"
 
 
-def test_results_in_a_pipe_and_bars_on_the_screen(
+def test_redirected_results_leave_bars_on_the_screen(
     terminal: Start, speech_clips: list[Path], tiny_en_pt: Path, tmp_path: Path, text: str
 ) -> None:
     with open(tmp_path / "out.txt", "wb") as out:
@@ -63,14 +56,14 @@ def test_results_in_a_pipe_and_bars_on_the_screen(
     assert re.fullmatch(FACTS, run.screen.lines[0])
 
 
-def test_quiet_shows_results_alone(terminal: Start, speech_clips: list[Path], tiny_en_pt: Path, text: str) -> None:
+def test_quiet_prints_only_results(terminal: Start, speech_clips: list[Path], tiny_en_pt: Path, text: str) -> None:
     run = terminal("transcribe", speech_clips[0], "--model", tiny_en_pt, "--quiet")
     assert run.finish() == 0
     assert "\n".join(run.screen.lines) + "\n" == text
-    assert "\x1b" not in run.screen.sent
+    assert "\x1b" not in run.screen.output
 
 
-def test_several_files_each_leave_a_line(
+def test_several_files_print_one_line_each(
     terminal: Start, speech_clips: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     folder = tmp_path / "in"
@@ -86,10 +79,10 @@ def test_several_files_each_leave_a_line(
     assert bad.startswith("choral: in/b [bold].mp3 is ")
     assert re.fullmatch(rf"c \[bold\]\.wav → out/c \[bold\]\.txt, \.srt: {FACTS}", third)
     assert re.fullmatch(r"2 done, 1 failed: 0:\d\d of audio in \d+\.\d s, \d+(\.\d)?× real time", total)
-    assert "all files" in run.screen.sent
+    assert "all files" in run.screen.output
 
 
-def test_bars_move_below_the_text_as_it_is_decided(terminal: Start, talk: Path, tiny_en_pt: Path) -> None:
+def test_bars_move_below_the_text(terminal: Start, talk: Path, tiny_en_pt: Path) -> None:
     run = terminal("transcribe", talk, "--model", tiny_en_pt)
     run.wait_for(lambda screen: len(screen.lines) > 2 and BAR.search(screen.lines[-1]) is not None)
     assert re.search(r"^talk\.wav [━╸╺]+ \d:\d\d of \d+:\d\d .*× real time \d+:\d\d left$", run.screen.lines[-1])
@@ -101,7 +94,7 @@ def test_bars_move_below_the_text_as_it_is_decided(terminal: Start, talk: Path, 
     assert not any("━" in line for line in run.screen.lines)
 
 
-def test_control_c_keeps_what_is_finished(
+def test_control_c_keeps_finished_and_partial_results(
     terminal: Start, talk: Path, speech_clips: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     shutil.copy(speech_clips[0], tmp_path / "a.wav")
@@ -126,7 +119,7 @@ def test_standard_input_that_is_a_terminal_is_refused(terminal: Start) -> None:
     assert "standard input is a terminal" in run.screen.lines[0]
 
 
-def test_the_screen_of_these_tests_knows_how_to_erase() -> None:
+def test_screen_of_these_tests_erases_lines() -> None:
     screen = Screen()
     screen.feed("one\r\ntwo\r\x1b[2K\x1b[1A\x1b[2Kthree\x1b[31m!\x1b[0m\r\nfour")
     assert screen.lines == ["three!", "four"]

@@ -19,8 +19,8 @@ from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
 USAGE = "choral demo [AUDIO…] [options]"
 DESCRIPTION = """\
-A first try. Transcribes AUDIO, or a famous sentence that is fetched once, and shows when each part of it
-is said. The model is fetched once, too.
+Transcribe AUDIO, or a sample of real speech, and show the times of each segment. The sample and the
+model are downloaded on first use.
 """
 EPILOG = None
 

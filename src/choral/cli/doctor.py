@@ -21,9 +21,9 @@ USAGE = "choral doctor [options]"
 DESCRIPTION = """\
 What Choral would use on this machine, what is missing and why, and how to fix it.
 
-With --model that model is loaded, fetched first if need be, and a second of noise is transcribed as a test.
+With --model, that model is loaded (and downloaded if needed), and one second of noise is transcribed as a test.
 
-Lines marked ! could be better; those marked ✗ keep Choral from transcribing.
+Lines marked ! could be better; lines marked ✗ keep Choral from transcribing.
 """
 EPILOG = "exit codes: 0 transcribing works here, 7 it does not"
 NOISE_LEVEL = 0.1

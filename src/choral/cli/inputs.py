@@ -1,7 +1,7 @@
-"""What the arguments of a command stand for: files, folders, globs, standard input and URLs, as a list of inputs.
+"""The inputs that a command's arguments name: files, folders, globs, standard input and URLs.
 
-A folder gives every media file in it, at any depth, in order of name; a glob that the shell left alone is expanded
-the same way as the shell would. What cannot be found is listed as a failure, so that the others can go on.
+A folder gives every media file in it, at any depth, in order of name; a glob that the shell left alone is expanded as
+the shell would. What cannot be found is listed as a failure, so that the other inputs can be transcribed.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ MEDIA_EXTENSIONS = AUDIO_EXTENSIONS | VIDEO_EXTENSIONS
 
 @dataclass(frozen=True)
 class Input:
-    """One thing to transcribe: a path, an address, or `-` for standard input."""
+    """One thing to transcribe: a path, a URL, or `-` for standard input."""
 
     source: str
     file_name: str  # the name its results are named after
@@ -47,16 +47,16 @@ class Input:
 
     @property
     def label(self) -> str:
-        """What messages call it, without the passwords that an address may hold."""
+        """Its name in messages, without the passwords that a URL may contain."""
         if self.source == STDIN:
             return "<stdin>"
         return self.source if self.is_file else redact_url(self.source)
 
     @property
     def audio(self) -> str | BinaryIO:
-        """What the Python API takes for it; `require_stdin` comes before.
+        """The argument for `Recording.open`; call `require_stdin` first.
 
-        Standard input without its buffer: Python, on its way out, would wait for whoever still reads from that.
+        Standard input is unbuffered: at exit Python would wait for a thread that still reads from the buffer.
         """
         return cast(io.FileIO, cast(io.BufferedReader, sys.stdin.buffer).raw) if self.source == STDIN else self.source
 
@@ -65,7 +65,7 @@ class Input:
 class Inputs:
     found: tuple[Input, ...]
     failures: tuple[Failure, ...]
-    has_folder: bool  # a folder stands for many files, however many it holds today
+    has_folder: bool  # a folder counts as many inputs, even if it holds one file
 
     @property
     def is_single(self) -> bool:
@@ -73,7 +73,7 @@ class Inputs:
 
 
 def expand(arguments: Iterable[str]) -> Inputs:
-    """Every input once, in the order given."""
+    """The inputs without duplicates, in the order given."""
     found: dict[str, Input] = {}
     failures: list[Failure] = []
     has_folder = False
@@ -88,7 +88,7 @@ def expand(arguments: Iterable[str]) -> Inputs:
 
 
 def require_stdin(inputs: Inputs) -> None:
-    """Refuse standard input that is asked for and cannot hold audio."""
+    """Raise `UsageError` if standard input is an input and is closed or a terminal."""
     if not any(item.source == STDIN for item in inputs.found):
         return
     if sys.stdin is None:
@@ -106,7 +106,7 @@ def _expand_one(argument: str, failures: list[Failure]) -> Iterator[Input]:
         yield Input(STDIN, "stdin", is_file=False)
     elif scheme := url_scheme(argument):
         if scheme not in ("http", "https"):
-            raise UsageError(f"{scheme} addresses are not supported; give a path or an http or https address")
+            raise UsageError(f"{scheme} URLs are not supported; give a path or an http or https URL")
         yield Input(argument, _url_file_name(argument), is_file=False)
     elif os.path.isdir(argument):
         yield from _expand_folder(argument, failures)

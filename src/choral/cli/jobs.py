@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from choral.jobs.sync_client import Client
 
 USAGE = "choral jobs COMMAND …"
-DESCRIPTION = "Jobs in the queue: what they wait for, how far they are, what became of them."
+DESCRIPTION = "Jobs in the queue: their state, progress and results."
 EPILOG = None
 NAME_WIDTH = 40
 REFRESH_S = 1.0
@@ -35,22 +35,22 @@ def add_arguments(parser: Parser) -> None:
             command.add_argument("ids", nargs="+", metavar="ID")
         add_redis_flags(command.add_argument_group("queue"))
         if has_limit:
-            command.add_argument("--limit", type=int, default=20, metavar="N", help=describe("how many to show", 20))
+            command.add_argument("--limit", type=int, default=20, metavar="N", help=describe("number of jobs", 20))
         return command
 
-    add("list", run_list, "the newest jobs", has_limit=True)
-    show = add("show", run_show, "everything about a job", takes_ids=True)
-    show.add_argument("--json", action="store_true", help="as JSON, one object a line")
-    result = add("result", run_result, "the transcript of a job", takes_ids=True)
+    add("list", run_list, "list the newest jobs", has_limit=True)
+    show = add("show", run_show, "show everything about jobs", takes_ids=True)
+    show.add_argument("--json", action="store_true", help="print JSON, one object per line")
+    result = add("result", run_result, "print the transcripts of jobs", takes_ids=True)
     result.add_argument(
         "--format", default="text", choices=FORMATS, metavar="NAME", help=describe("|".join(FORMATS), "text")
     )
-    result.add_argument("--wait", action="store_true", help="wait for a job that is not done")
-    add("cancel", run_cancel, "take jobs out of the queue, or stop them", takes_ids=True)
-    add("retry", run_retry, "start jobs anew that failed, died or were cancelled", takes_ids=True)
-    add("dead", run_dead, "the dead-letter list: jobs whose every try failed", has_limit=True)
-    top = add("top", run_top, "queue, workers and speed, live")
-    top.add_argument("--once", action="store_true", help="print it once and exit")
+    result.add_argument("--wait", action="store_true", help="wait for jobs that are not done")
+    add("cancel", run_cancel, "remove jobs from the queue, or stop them", takes_ids=True)
+    add("retry", run_retry, "restart jobs that failed, died or were cancelled", takes_ids=True)
+    add("dead", run_dead, "list the dead letters: jobs that failed every attempt", has_limit=True)
+    top = add("top", run_top, "show queue, workers and speed, live")
+    top.add_argument("--once", action="store_true", help="print once and exit")
 
 
 def run_list(arguments: argparse.Namespace) -> int:
@@ -110,7 +110,7 @@ def _print_table(records: Sequence[JobRecord], empty: str) -> int:
     if not records:
         message(empty)
         return 0
-    rows = [("id", "state", "priority", "age", "audio", "tries", "what")]
+    rows = [("id", "state", "priority", "age", "audio", "tries", "details")]
     rows += [
         (
             record.id,
@@ -209,12 +209,12 @@ def _top_view(client: Client) -> str:
     waiting = ", ".join(f"{n_jobs} {priority}" for priority, n_jobs in counts.waiting.items())
     audio_per_s = sum(worker.audio_per_s for worker in workers)
     facts = [
-        ("queue", f"{waiting}; {counts.held} with workers, {counts.delayed} wait for their next try"),
+        ("queue", f"{waiting}; {counts.held} with workers, {counts.delayed} waiting for a retry"),
         (
             "ended",
-            f"{counts.ended} remembered, {counts.dead} on the dead-letter list, {counts.webhooks} webhooks to send",
+            f"{counts.ended} stored, {counts.dead} on the dead-letter list, {counts.webhooks} webhooks to send",
         ),
-        ("speed", f"{audio_per_s:.1f} hours of audio an hour, {len(workers)} workers"),
+        ("speed", f"{audio_per_s:.1f} hours of audio per hour, {len(workers)} workers"),
     ]
     head = f"choral jobs, {client.address}, {time.strftime('%H:%M:%S')}\n\n{aligned(facts)}\n"
     if not workers:

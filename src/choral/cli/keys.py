@@ -12,8 +12,8 @@ from choral.errors import UsageError
 LIMITS = ("requests_per_minute", "audio_minutes_per_day", "parallel_requests")
 USAGE = "choral keys COMMAND …"
 DESCRIPTION = """\
-The API keys of `choral serve --api-keys-file FILE`. The file holds only hashes: a key is shown once, when
-it is made. A server that runs sees changes at once.
+The API keys of `choral serve --api-keys-file FILE`. The file holds only hashes: a key is printed once,
+when it is created. A running server sees changes at once.
 """
 EPILOG = None
 
@@ -23,14 +23,14 @@ def add_arguments(parser: Parser) -> None:
 
     commands = add_subcommands(parser)
     for name, run, text in (
-        ("add", run_add, "make a key, and print it once"),
-        ("list", run_list, "names and limits"),
-        ("remove", run_remove, "take a key back"),
+        ("add", run_add, "create a key, and print it once"),
+        ("list", run_list, "show the names and limits of the keys"),
+        ("remove", run_remove, "delete a key"),
     ):
         command = add_subcommand(commands, name, run, text, usage=f"choral keys {name} …")
         if name != "list":
-            command.add_argument("name", metavar="NAME", help="whose key it is")
-        command.add_argument("--file", type=Path, required=True, metavar="FILE", help="where the keys are kept")
+            command.add_argument("name", metavar="NAME", help="name of the key")
+        command.add_argument("--file", type=Path, required=True, metavar="FILE", help="file with the keys")
         if name == "add":
             add_flags(command.add_argument_group("limits"), ApiKey, LIMITS)
 
@@ -41,7 +41,7 @@ def run_add(arguments: argparse.Namespace) -> int:
     keys = read_keys(arguments.file) if arguments.file.exists() else ()
     if any(key.name == arguments.name for key in keys):
         raise UsageError(
-            f"{arguments.file} has a key {arguments.name!r} already: remove it first, or choose another name"
+            f"{arguments.file} already has a key {arguments.name!r}: remove it first, or choose another name"
         )
     secret = new_secret()
     limits = {name: value for name, value in given_options(arguments, ApiKey).items() if name in LIMITS}
@@ -64,6 +64,6 @@ def run_remove(arguments: argparse.Namespace) -> int:
     keys = read_keys(arguments.file)
     kept = [key for key in keys if key.name != arguments.name]
     if len(kept) == len(keys):
-        raise UsageError(f"{arguments.file} has no key {arguments.name!r}: `choral keys list` shows those that are")
+        raise UsageError(f"{arguments.file} has no key {arguments.name!r}: `choral keys list` shows the keys")
     write_keys(arguments.file, kept)
     return 0

@@ -27,26 +27,26 @@ from choral.errors import ChoralError
 
 COMMANDS = {  # the command, which is also the name of its module, and its help
     "transcribe": "turn speech into text",
-    "demo": "a first try on real speech",
+    "demo": "transcribe a sample of real speech",
     "models": "list, fetch, check and remove models",
     "serve": "serve a model over HTTP, with OpenAI's API",
-    "keys": "make and remove API keys of a server",
+    "keys": "manage the API keys of a server",
     "worker": "transcribe jobs from a queue in Redis",
     "submit": "send audio to the queue",
-    "jobs": "look at the jobs in the queue, cancel and retry them",
-    "doctor": "what would be used here, and what is missing",
+    "jobs": "list, inspect, cancel and retry jobs in the queue",
+    "doctor": "check what Choral would use here, and what is missing",
     "bench": "measure speed and accuracy",
 }
 BROKEN_PIPE = 128 + 13  # what a shell shows for a program that SIGPIPE ended
 DESCRIPTION = "Speech to text with Whisper models: many voices, one pass."
 EPILOG = """\
 start here:
-  choral transcribe talk.mp3                         the text, on your screen
+  choral transcribe talk.mp3                         print the text
   choral transcribe talk.mp3 --format srt > talk.srt
-  choral models list                                 what there is, and what is installed
-  choral doctor                                      what would be used here, and what is missing
+  choral models list                                 available and installed models
+  choral doctor                                      check the installation
 
-`choral COMMAND --help` tells more about each.
+`choral COMMAND --help` describes a command.
 """
 
 

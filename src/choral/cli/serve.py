@@ -27,27 +27,25 @@ KEY = "CHORAL_API_KEY"
 SECRET = "CHORAL_WEBHOOK_SECRET"
 USAGE = "choral serve [options]"
 DESCRIPTION = """\
-Serve the model over HTTP with OpenAI's API for audio: their clients work when they are told the address.
-All callers share one engine, and each gets the text it would have got alone.
+Serve a model over HTTP with OpenAI's audio API: OpenAI's clients work with this server as their base
+URL. All clients share one engine, and each gets the text that it would get alone.
 
-SIGTERM or Ctrl-C: no more requests are taken, and what is under way is finished. A second one ends at
-once.
+On SIGTERM or Ctrl-C the server takes no more requests and finishes those that are running. A second
+signal ends it at once.
 """
 EPILOG = f"""\
-Without keys everybody who reaches the address may use it. `choral keys add NAME --file FILE` makes a
-key with limits; a single one without limits goes into {KEY}, since others can see command lines.
-Callbacks of jobs are signed with the secret in {SECRET}.
+Without keys, anyone who can reach the address may use the server. `choral keys add NAME --file FILE`
+creates a key with limits. Set a single key without limits in {KEY} rather than with
+--api-key: other users can see command lines. Webhooks are signed with the secret in {SECRET}.
 
-exit codes: 0 told to stop; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
+exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
-FLAGS = {
-    "address": ("host", "port", "cors_origins"),
-    "limits": (
-        "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "at_once", "queue_limit",
-        "drain_s",
-    ),
-    "live audio": ("realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s"),
-}  # fmt: skip
+ADDRESS_FLAGS = ("host", "port", "cors_origins")
+LIMIT_FLAGS = (
+    "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "at_once", "queue_limit",
+    "drain_s",
+)  # fmt: skip
+REALTIME_FLAGS = ("realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s")
 JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
 PREP_FLAGS = (
     "processes", "fetches", "memory_bytes", "fetch_timeout_s", "stall_timeout_s", "decode_timeout_s", "allowed_hosts",
@@ -58,18 +56,18 @@ def add_arguments(parser: Parser) -> None:
     from choral.audio.prep.settings import PrepSettings
     from choral.server.settings import JobSettings, ServerSettings
 
-    add_flags(parser.add_argument_group("address"), ServerSettings, FLAGS["address"])
+    add_flags(parser.add_argument_group("address"), ServerSettings, ADDRESS_FLAGS)
     keys = parser.add_argument_group("keys")
-    keys.add_argument("--api-key", metavar="KEY", help=f"a key that callers must send (default: {KEY})")
-    keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="keys that `choral keys` made")
+    keys.add_argument("--api-key", metavar="KEY", help=f"the key that clients must send (default: {KEY})")
+    keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="file with keys from `choral keys`")
     add_machine_flags(parser.add_argument_group("model and machine"))
-    add_flags(parser.add_argument_group("limits"), ServerSettings, FLAGS["limits"])
-    add_flags(parser.add_argument_group("live audio"), ServerSettings, FLAGS["live audio"])
+    add_flags(parser.add_argument_group("limits"), ServerSettings, LIMIT_FLAGS)
+    add_flags(parser.add_argument_group("live audio"), ServerSettings, REALTIME_FLAGS)
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
-    watching = parser.add_argument_group("watching")
-    add_log_flags(watching)
-    watching.add_argument(
+    monitoring = parser.add_argument_group("monitoring")
+    add_log_flags(monitoring)
+    monitoring.add_argument(
         "--otel",
         action="store_true",
         help="send traces to an OpenTelemetry collector, at OTEL_EXPORTER_OTLP_ENDPOINT or http://localhost:4318",

@@ -31,13 +31,13 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
         default=settings.engine,
         choices=get_args(EngineName),
         metavar="NAME",
-        help=describe(f"{', '.join(get_args(EngineName))}; `choral doctor` says which auto is here", settings.engine),
+        help=describe(f"{', '.join(get_args(EngineName))}; `choral doctor` shows what auto selects", settings.engine),
     )
     group.add_argument(
         "--device", default=settings.device, metavar="NAME", help=describe("auto, cpu, cuda or cuda:N", settings.device)
     )
     group.add_argument(
-        "--devices", default=settings.devices, metavar="N,N", help="several GPUs, each with an engine of its own: 0,1"
+        "--devices", default=settings.devices, metavar="N,N", help="several GPUs, with one engine on each: 0,1"
     )
     group.add_argument(
         "--compute-type",
@@ -47,7 +47,7 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
         help=describe(f"{', '.join(get_args(ComputeType))}; auto is float32 on a CPU, float16 on a GPU", "auto"),
     )
     group.add_argument(
-        "--threads", type=int, default=settings.threads, metavar="N", help=describe("CPU threads; 0 is one a core", 0)
+        "--threads", type=int, default=settings.threads, metavar="N", help=describe("CPU threads; 0 is one per core", 0)
     )
 
 
@@ -77,7 +77,7 @@ def add_redis_flags(group: argparse._ArgumentGroup) -> None:
         "--redis",
         metavar="URL",
         help="redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss:// or unix:// (default: CHORAL_REDIS, or "
-        "redis://localhost:6379); with a password better CHORAL_REDIS: others on the machine see command lines",
+        "redis://localhost:6379); set a URL with a password in CHORAL_REDIS: other users can see command lines",
     )
     group.add_argument(
         "--namespace", default="choral", metavar="NAME", help="prefix of all keys in Redis (default: choral)"
@@ -99,6 +99,6 @@ def add_log_flags(group: argparse._ArgumentGroup) -> None:
         choices=formats,
         default="text",
         metavar="|".join(formats),
-        help=describe("of log lines", "text"),
+        help=describe("format of log lines", "text"),
     )
-    group.add_argument("--quiet", action="store_true", help="log only what is wrong")
+    group.add_argument("--quiet", action="store_true", help="log only warnings and errors")

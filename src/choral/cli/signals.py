@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
@@ -39,20 +38,6 @@ def defer_signals() -> Iterator[None]:
             signal.signal(number, handler)
         for first in received[:1]:
             signal.raise_signal(first)
-
-
-def stop_on_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` on the first SIGTERM or SIGINT in the running event loop; the next one kills the process."""
-    loop = asyncio.get_running_loop()
-
-    def handle() -> None:
-        for number in STOP_SIGNALS:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_DFL)
-        stop()
-
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, handle)
 
 
 def interrupt_code(interrupt: KeyboardInterrupt) -> int:

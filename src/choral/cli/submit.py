@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 USAGE = "choral submit AUDIO… [options]"
 DESCRIPTION = """\
-Send audio to the queue in Redis, where workers (`choral worker`) transcribe it, and print the ids of
-the jobs, one a line. With --wait stay until they are done, and write results as `choral transcribe` does.
+Send audio to the queue in Redis, where workers (`choral worker`) transcribe it, and print the job ids,
+one per line. With --wait, wait for the jobs and write results as `choral transcribe` does.
 
 AUDIO is a file, a folder, a pattern, an http(s) URL, or - for standard input, as for `choral transcribe`.
-The content of files is sent along; with --by-path only their path is, for storage that workers share.
+The content of files is sent; with --by-path only their path, for storage that the workers can read.
 """
 EPILOG = """\
 examples:
@@ -35,7 +35,7 @@ examples:
   choral submit https://example.org/talk.mp3 --callback https://example.org/done
   choral jobs result $(choral submit talk.mp3) --wait
 
-exit codes: as for `choral transcribe`, 8 a job without a result, 9 Redis
+exit codes: as for `choral transcribe`; 8 a job has no result, 9 Redis
 """
 
 
@@ -51,10 +51,10 @@ def add_arguments(parser: Parser) -> None:
         metavar="|".join(priorities),
         help=describe("interactive jobs go before batch jobs", "interactive"),
     )
-    queue.add_argument("--callback", metavar="URL", help="is sent the result of each job when it is done")
-    queue.add_argument("--job-id", metavar="ID", help="of a single input; submitting it again does nothing")
+    queue.add_argument("--callback", metavar="URL", help="URL that receives the result of each job")
+    queue.add_argument("--job-id", metavar="ID", help="job id, for a single input; a second submit has no effect")
     queue.add_argument("--by-path", action="store_true", help="send the paths of files, not their content")
-    queue.add_argument("--wait", action="store_true", help="show progress, and write results when they are there")
+    queue.add_argument("--wait", action="store_true", help="show progress, and write results when the jobs are done")
     add_output_flags(parser.add_argument_group("output (with --wait)"))
     add_transcription_flags(parser)
     parser.set_defaults(run=run)
@@ -63,13 +63,13 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     options = read_batch_options(arguments)
     if not arguments.wait and (arguments.output_dir is not None or arguments.format != "text"):
-        raise UsageError("--format and --output-dir say how results are written: give --wait with them")
+        raise UsageError("--format and --output-dir apply to results: give --wait with them")
     inputs, failures = expand(arguments.audio), Failures()
     failures.report(*inputs.failures)
     if not inputs.found:
         return failures.exit_code
     if arguments.job_id is not None and not inputs.is_single:
-        raise UsageError("--job-id goes with a single input")
+        raise UsageError("--job-id is for a single input")
     require_stdin(inputs)
     open_sink = choose_sink(arguments.output_dir, inputs, options) if arguments.wait else None
     with open_client(arguments) as client:

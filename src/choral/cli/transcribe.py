@@ -33,7 +33,7 @@ AUDIO is a file, a folder (every audio and video file in it, at any depth), a pa
 
 One input without --output-dir goes to standard output. Otherwise results are files in --output-dir
 (default: the current folder) named after their input: talk.mp3 gives talk.txt. Where that name is
-taken by another result or by an input, the ending stays: talk.mp3.txt.
+taken by another result or by an input, the extension is kept: talk.mp3.txt.
 """
 EPILOG = """\
 examples:
@@ -42,9 +42,8 @@ examples:
   choral transcribe recordings/ --output-dir texts --format all
   curl -s https://example.org/talk.mp3 | choral transcribe - --language en
 
-exit codes: 0 all fine, 2 usage, 3 audio, 4 model, 5 disk, 6 engine, 7 missing package, 130 stopped by
-Ctrl-C, 141 the reader of its output went away, 143 stopped by SIGTERM, 1 anything else or several
-kinds of failure
+exit codes: 0 success, 2 usage, 3 audio, 4 model, 5 disk, 6 engine, 7 missing package, 130 stopped by
+Ctrl-C, 141 output pipe closed, 143 stopped by SIGTERM, 1 any other error or several kinds of failure
 """
 
 FLAGS: dict[str, tuple[str, ...]] = {
@@ -94,8 +93,8 @@ def add_arguments(parser: Parser) -> None:
 def add_output_flags(output: argparse._ArgumentGroup) -> None:
     formats = describe(f"{'|'.join(FORMATS)}|all, or several separated by commas", "text")
     output.add_argument("--format", default="text", metavar="NAME", help=formats)
-    output.add_argument("--output-dir", metavar="FOLDER", help="write files into this folder, made if needed")
-    output.add_argument("--quiet", action="store_true", help="no progress, notes or warnings: only results and errors")
+    output.add_argument("--output-dir", metavar="FOLDER", help="write result files to this folder, created if needed")
+    output.add_argument("--quiet", action="store_true", help="only results and errors: no progress, notes or warnings")
 
 
 def add_transcription_flags(parser: Parser) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,7 +19,7 @@ from choral.cli.shared_flags import (
     add_redis_flags,
     load_model,
 )
-from choral.cli.signals import stop_on_signals
+from choral.cli.signals import STOP_SIGNALS
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
@@ -28,18 +30,18 @@ if TYPE_CHECKING:
 SECRET = "CHORAL_WEBHOOK_SECRET"
 USAGE = "choral worker [options]"
 DESCRIPTION = """\
-Take jobs from Redis and transcribe them, until told to stop. Start as many as you like, on as many
-machines as you like: a job whose worker dies is taken over by another.
+Take jobs from Redis and transcribe them until stopped. Run any number of workers on any number of
+machines: when a worker dies, another one takes over its jobs.
 
-SIGTERM or Ctrl-C: no more jobs are taken, what is under way is finished, and what is not done in time
-is handed back. A second one ends at once; nothing is lost then either.
+On SIGTERM or Ctrl-C the worker takes no more jobs, finishes those that are running, and returns to the
+queue what is not done within --drain-s. A second signal ends it at once, and other workers take over
+its jobs.
 """
 EPILOG = f"""\
-Webhooks are signed with the secret in {SECRET}, or in the file that --webhook-secret-file
-names. `choral submit` sends jobs, `choral jobs` shows them.
+Webhooks are signed with the secret in {SECRET}, or in the file given by --webhook-secret-file.
+`choral submit` sends jobs, `choral jobs` shows them.
 
-exit codes: 0 told to stop, or a burst that is done; 2 usage, 4 model, 6 engine, 7 missing package,
-9 Redis
+exit codes: 0 stopped or burst done; 2 usage, 4 model, 6 engine, 7 missing package, 9 Redis
 """
 FLAGS = {
     "batches": ("batch_size", "batch_wait_s", "prep_ahead"),
@@ -58,18 +60,18 @@ def add_arguments(parser: Parser) -> None:
 
     queue = parser.add_argument_group("queue")
     add_redis_flags(queue)
-    queue.add_argument("--burst", action="store_true", help="empty the queue, retries and webhooks included, and exit")
+    queue.add_argument("--burst", action="store_true", help="exit when the queue, retries and webhooks are done")
     add_machine_flags(parser.add_argument_group("model and machine"))
     for heading, names in FLAGS.items():
         group = parser.add_argument_group(heading)
         add_flags(group, WorkerSettings, names)
     group.add_argument(
-        "--webhook-secret-file", type=Path, metavar="FILE", help="the secret that webhooks are signed with"
+        "--webhook-secret-file", type=Path, metavar="FILE", help="file with the secret that signs webhooks"
     )
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
-    watching = parser.add_argument_group("watching")
-    watching.add_argument("--metrics-port", type=int, metavar="N", help="serve metrics for Prometheus at this port")
-    add_log_flags(watching)
+    monitoring = parser.add_argument_group("monitoring")
+    monitoring.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics on this port")
+    add_log_flags(monitoring)
     parser.set_defaults(run=run)
 
 
@@ -102,7 +104,7 @@ def read_secret(file: Path | None) -> str:
     try:
         return file.read_text().strip()
     except OSError as error:
-        raise UsageError(f"the webhook secret in {file} cannot be read: {error.strerror}") from error
+        raise UsageError(f"cannot read the webhook secret from {file}: {error.strerror}") from error
 
 
 async def check_redis(arguments: argparse.Namespace) -> None:
@@ -135,3 +137,17 @@ async def run_worker(
             log.info("%s takes jobs from %s with %s on %s", name, address, model.name, model.device)
             await worker.run(is_burst=arguments.burst)
             log.info("%s ends", name)
+
+
+def stop_on_signals(stop: Callable[[], None]) -> None:
+    """Call `stop` on the first SIGTERM or SIGINT in the running event loop; the next one kills the process."""
+    loop = asyncio.get_running_loop()
+
+    def handle() -> None:
+        for number in STOP_SIGNALS:
+            loop.remove_signal_handler(number)
+            signal.signal(number, signal.SIG_DFL)
+        stop()
+
+    for number in STOP_SIGNALS:
+        loop.add_signal_handler(number, handle)

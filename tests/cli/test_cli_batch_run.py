@@ -1,11 +1,10 @@
-"""Many files in one run: all of them in one engine, a bounded number open, and none lost when it is stopped."""
+"""Runs over many files: a shared engine, bounded parallelism, interrupts and failures."""
 
 from __future__ import annotations
 
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import time
 import wave
@@ -24,26 +23,27 @@ from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import FileSink, plan_outputs
 from choral.types import SubtitleOptions, TranscribeOptions
+from speech_files import join_clips
 from terminal_screen import COMMAND
 
 Run = Callable[..., Any]
-REQUEST = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=True)
-QUICK_S = 20.0  # far below what is left to do, far above what a loaded machine takes to stop
+OPTIONS = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=True)
+MAX_STOP_S = 20.0  # far below the remaining work, far above what a loaded machine takes to stop
 
 
-class Counted:
-    """A display that knows how many files were at work at once."""
+class CountingDisplay:
+    """A display that counts how many files run at once."""
 
     def __init__(self) -> None:
-        self.n_at_work = self.most_at_work = 0
+        self.n_running = self.max_running = 0
 
-    def start_file(self, label: str) -> Counted:
-        self.n_at_work += 1
-        self.most_at_work = max(self.most_at_work, self.n_at_work)
+    def start_file(self, label: str) -> CountingDisplay:
+        self.n_running += 1
+        self.max_running = max(self.max_running, self.n_running)
         return self
 
     def finish(self) -> None:
-        self.n_at_work -= 1
+        self.n_running -= 1
 
     def advance(self, done_s: float, total_s: float) -> None: ...
     def note(self, line: str) -> None: ...
@@ -60,76 +60,64 @@ def model(tiny_en_pt: Path) -> Iterator[package.Model]:
 
 @pytest.fixture(scope="module")
 def texts(model: package.Model, speech_clips: list[Path]) -> list[str]:
-    """Of each clip alone."""
+    """The text of each clip transcribed alone."""
     return [formats.text(model.transcribe(path)) for path in speech_clips]
-
-
-@pytest.fixture
-def clips(speech_clips: list[Path], tmp_path: Path) -> list[Path]:
-    return [Path(shutil.copy(path, tmp_path / f"clip{index}.wav")) for index, path in enumerate(speech_clips)]
 
 
 @pytest.fixture
 def talks(speech_clips: list[Path], tmp_path: Path) -> list[Path]:
     """Two files of several minutes of real speech."""
-    paths = [tmp_path / "a.wav", tmp_path / "b.wav"]
-    for path in paths:
-        with wave.open(str(path), "wb") as joined:
-            joined.setparams((1, 2, 16_000, 0, "NONE", ""))
-            for clip in speech_clips * 20:
-                with wave.open(str(clip), "rb") as file:
-                    joined.writeframes(file.readframes(file.getnframes()))
-    return paths
+    return [join_clips(speech_clips * 20, tmp_path / name) for name in ("a.wav", "b.wav")]
 
 
 @pytest.fixture
 def silent_pipe() -> Iterator[int]:
-    """The end to read from of a pipe into which nobody writes."""
+    """The read end of a pipe that nothing is written to."""
     reading, writing = os.pipe()
     yield reading
     os.close(reading)
     os.close(writing)
 
 
-@pytest.mark.parametrize("most_at_once", [None, 2, 1])
-def test_files_share_the_engine_and_their_texts_are_those_of_each_alone(
-    model: package.Model, texts: list[str], clips: list[Path], tmp_path: Path, most_at_once: int | None
+@pytest.mark.parametrize("max_parallel", [None, 2, 1])
+def test_parallel_files_share_the_engine_and_keep_their_texts(
+    model: package.Model, texts: list[str], clips: list[Path], tmp_path: Path, max_parallel: int | None
 ) -> None:
     inputs = expand(map(str, clips)).found
-    display = Counted()
+    display = CountingDisplay()
     sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
     before = model.stats
-    executor = LocalExecutor(model, REQUEST.options, most_at_once or model.requests_at_once)
-    assert BatchRun(executor, sink, display, REQUEST, Failures()).run(inputs) == 0
+    executor = LocalExecutor(model, OPTIONS.options, max_parallel or model.requests_at_once)
+    assert BatchRun(executor, sink, display, OPTIONS, Failures()).run(inputs) == 0
     after = model.stats
     assert [(tmp_path / f"{path.stem}.txt").read_text() for path in clips] == texts
-    assert display.most_at_work == min(most_at_once or model.requests_at_once, len(clips))
-    assert (after.rows - before.rows > after.steps - before.steps) is (most_at_once != 1)
+    assert display.max_running == min(max_parallel or model.requests_at_once, len(clips))
+    assert (after.rows - before.rows > after.steps - before.steps) is (max_parallel != 1)
 
 
-def test_several_devices_give_the_same_texts(
+def test_two_devices_give_the_same_texts(
     choral: Run, clips: list[Path], texts: list[str], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
-    """Two engines on one device are as good as two devices."""
+    """Two engines on one device stand for two devices."""
     flags = ("--language", "en", "--devices", "cpu,cpu", "--output-dir", "out")
     result = choral("transcribe", *clips, "--model", tiny_en_pt, *flags)
     assert result.code == 0
     assert [(tmp_path / "out" / f"{path.stem}.txt").read_text() for path in clips] == texts
 
 
-def test_devices_that_are_not_there_are_told(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
+def test_bad_device_list_is_refused(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
     result = choral("transcribe", clips[0], "--model", tiny_en_pt, "--devices", "0,x")
     assert (result.code, result.out) == (2, "")
     assert "GPU numbers separated by commas" in result.errors
 
 
-def test_options_that_the_model_cannot_do_are_told_once(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
+def test_unsupported_options_are_reported_once(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
     result = choral("transcribe", *clips, "--model", tiny_en_pt, "--device", "cpu", "--beam-size", "64")
     assert (result.code, result.out) == (2, "")
     assert re.fullmatch(r"choral: 64 beams [^\n]* lower --beam-size or --best-of\n", result.errors)
 
 
-def test_failures_of_several_kinds_give_the_same_code_in_any_order(
+def test_failures_of_several_kinds_exit_with_1(
     choral: Run, clips: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "bad.mp3").write_bytes(b"no sound" * 100)
@@ -143,16 +131,16 @@ def test_failures_of_several_kinds_give_the_same_code_in_any_order(
     assert (tmp_path / "out/clip0.txt").read_text()
 
 
-def test_control_c_keeps_what_was_decided_of_every_file(
+def test_control_c_saves_partial_results_of_every_file(
     terminal: Run, talks: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     run = terminal("transcribe", *(path.name for path in talks), "--model", tiny_en_pt, "--format", "text,srt")
     moves = r"^{}\.wav +[━╸╺]+ (1:|0:[1-9])\d* of"
     run.wait_for(lambda screen: all(screen.shows(moves.format(name)) for name in "ab"))
-    asked_s = time.monotonic()
+    interrupted_s = time.monotonic()
     run.interrupt()
     assert run.finish() == 130
-    assert time.monotonic() - asked_s < QUICK_S
+    assert time.monotonic() - interrupted_s < MAX_STOP_S
     assert run.screen.lines == [
         "choral: stopped; 0 of 2 done; partial results: a.wav in a.partial.txt, .srt, b.wav in b.partial.txt, .srt"
     ]
@@ -161,7 +149,7 @@ def test_control_c_keeps_what_was_decided_of_every_file(
         assert "-->" in (tmp_path / f"{path.stem}.partial.srt").read_text()
 
 
-def test_control_c_does_not_wait_for_a_pipe(
+def test_control_c_does_not_wait_for_a_silent_pipe(
     terminal: Run, clips: list[Path], tiny_en_pt: Path, silent_pipe: int, tmp_path: Path
 ) -> None:
     os.mkfifo(tmp_path / "pipe.wav")
@@ -183,7 +171,7 @@ def test_bars_fit_on_a_small_screen(terminal: Run, tiny_en_pt: Path, tmp_path: P
     assert run.finish() == 130
 
 
-def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
+def test_full_disk_stops_the_run_and_prints_the_texts(
     clips: list[Path],
     texts: list[str],
     tiny_en_pt: Path,
@@ -195,9 +183,9 @@ def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
     with package.load(tiny_en_pt) as model:
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
         assert (
-            BatchRun(LocalExecutor(model, REQUEST.options, len(inputs)), sink, Counted(), REQUEST, Failures()).run(
-                inputs
-            )
+            BatchRun(
+                LocalExecutor(model, OPTIONS.options, len(inputs)), sink, CountingDisplay(), OPTIONS, Failures()
+            ).run(inputs)
             == 5
         )
     shown = capsys.readouterr()
@@ -206,14 +194,14 @@ def test_a_full_disk_stops_all_files_and_prints_what_was_heard(
     rest = shown.out
     for path in map(Path, printed):
         lines = texts[clips.index(path)].splitlines(keepends=True)
-        decided = ["".join(lines[:n]) for n in range(len(lines), 0, -1)]
-        rest = rest.removeprefix(next(text for text in decided if rest.startswith(text)))
+        prefixes = ["".join(lines[:n]) for n in range(len(lines), 0, -1)]
+        rest = rest.removeprefix(next(text for text in prefixes if rest.startswith(text)))
     assert rest == ""
     assert shown.err.splitlines()[-1] == f"choral: stopped, because no result can be written; 0 of {len(clips)} done"
 
 
-def test_no_room_for_temporary_files_ends_the_run(clips: list[Path], tiny_en_pt: Path, tmp_path: Path) -> None:
-    """With two at once, what is longer than half of what one alone may keep in memory goes to a temporary file."""
+def test_full_temporary_folder_ends_the_run(clips: list[Path], tiny_en_pt: Path, tmp_path: Path) -> None:
+    """With two files in parallel, a recording over half the memory limit goes to a temporary file."""
     with wave.open(str(tmp_path / "long.wav"), "wb") as long:
         long.setparams((1, 2, 16_000, 0, "NONE", ""))
         long.writeframes(bytes(2 * 16_000 * 700))

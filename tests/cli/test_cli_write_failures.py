@@ -1,4 +1,4 @@
-"""Results that cannot be written where they belong, and runs that are asked to stop: nothing heard is lost."""
+"""Results that cannot be written, and SIGTERM: no finished text is lost."""
 
 from __future__ import annotations
 
@@ -24,56 +24,51 @@ from choral.types import SubtitleOptions, TranscribeOptions
 Run = Callable[..., Any]
 
 
-@pytest.fixture
-def clips(speech_clips: list[Path], tmp_path: Path) -> list[Path]:
-    return [Path(shutil.copy(path, tmp_path / f"clip{index}.wav")) for index, path in enumerate(speech_clips[:2])]
-
-
-def test_one_place_that_cannot_be_written_does_not_stop_the_others(
+def test_one_unwritable_result_does_not_stop_the_others(
     choral: Run, clips: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     (tmp_path / "out/clip0.txt").mkdir(parents=True)
-    result = choral("transcribe", *clips, "--model", tiny_en_pt, "--output-dir", "out", "--format", "text,srt")
+    result = choral("transcribe", *clips[:2], "--model", tiny_en_pt, "--output-dir", "out", "--format", "text,srt")
     with package.load(tiny_en_pt) as model:
-        heard = [model.transcribe(path) for path in clips]
+        expected = [model.transcribe(path) for path in clips[:2]]
     assert result.code == 5
-    assert result.out == formats.text(heard[0])
+    assert result.out == formats.text(expected[0])
     told, note = result.errors.splitlines()
     assert told == f"choral: {clips[0]}: out/clip0.txt could not be written or read: Is a directory"
     assert note == f"choral: {clips[0]}: its text went to standard output instead"
-    assert (tmp_path / "out/clip0.srt").read_text() == formats.srt(heard[0])
-    assert (tmp_path / "out/clip1.txt").read_text() == formats.text(heard[1])
+    assert (tmp_path / "out/clip0.srt").read_text() == formats.srt(expected[0])
+    assert (tmp_path / "out/clip1.txt").read_text() == formats.text(expected[1])
 
 
-def test_a_full_disk_ends_the_run_and_the_text_is_printed(
+def test_full_disk_ends_the_run_and_prints_the_text(
     clips: list[Path],
     tiny_en_pt: Path,
     tmp_path: Path,
     full_disk: None,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    inputs = expand(map(str, clips)).found
-    request = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
+    inputs = expand(map(str, clips[:2])).found
+    options = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
     with package.load(tiny_en_pt) as model:
-        heard = model.transcribe(clips[0])
+        expected = model.transcribe(clips[0])
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
         assert (
-            BatchRun(LocalExecutor(model, request.options, 1), sink, NullDisplay(), request, Failures()).run(inputs)
+            BatchRun(LocalExecutor(model, options.options, 1), sink, NullDisplay(), options, Failures()).run(inputs)
             == 5
         )
     shown = capsys.readouterr()
-    assert shown.out == formats.text(heard)
+    assert shown.out == formats.text(expected)
     told, note, end = shown.err.splitlines()
     assert "the disk is full" in told
     assert "standard output instead" in note
     assert end == "choral: stopped, because no result can be written; 0 of 2 done"
 
 
-def test_sigterm_keeps_what_was_decided(
+def test_sigterm_keeps_finished_files(
     terminal: Run, speech_clips: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     shutil.copy(speech_clips[0], tmp_path / "a.wav")
-    os.mkfifo(tmp_path / "b.wav")  # nobody writes into it: the run waits there
+    os.mkfifo(tmp_path / "b.wav")  # without a writer: the run waits there
     run = terminal("transcribe", "a.wav", "b.wav", "--model", tiny_en_pt)
     run.wait_for(lambda screen: screen.shows(r"^b\.wav +[━╸╺]") and screen.shows(r"^a\.wav → a\.txt"))
     run.process.send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""The small texts of the progress display."""
+"""Formatting of numbers, labels and errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from choral.errors import AudioEmpty, ChoralError, ModelNotFound, NotAudio, Wind
         (shorten("\udcff\n[b].mp3", 20), "��[b].mp3"),
     ],
 )
-def test_shown_as(shown: str, expected: str) -> None:
+def test_formatting(shown: str, expected: str) -> None:
     assert shown == expected
 
 
@@ -42,14 +42,14 @@ def test_shown_as(shown: str, expected: str) -> None:
         ([NotAudio("x"), WindowFailed("y")], 1),
     ],
 )
-def test_the_exit_code_is_that_of_one_kind_of_failure(errors: list[ChoralError], code: int) -> None:
+def test_exit_code_of_several_failures(errors: list[ChoralError], code: int) -> None:
     failures = Failures()
     for error in errors:
         failures.report(Failure("a.mp3", error))
     assert failures.exit_code == code
 
 
-def test_a_failure_names_its_file_once() -> None:
+def test_failure_names_its_file_once() -> None:
     assert str(Failure("a.mp3", NotAudio("a.mp3 is not audio"))) == "a.mp3 is not audio"
     assert str(Failure("a.mp3", NotAudio("a.mp3: no decoder"))) == "a.mp3: no decoder"
     assert str(Failure("a.mp3", NotAudio("'a.mp3' does not exist"))) == "'a.mp3' does not exist"
@@ -65,10 +65,10 @@ def test_a_failure_names_its_file_once() -> None:
         ("\x1b[2Jx\x9b\u202e\udcff", r"\x1b[2Jx\x9b\u202e\udcff"),
     ],
 )
-def test_control_characters_are_made_visible(text: str, expected: str) -> None:
+def test_control_characters_are_escaped(text: str, expected: str) -> None:
     assert printable(text) == expected
 
 
-def test_only_errors_of_models_have_several_lines() -> None:
+def test_only_model_errors_have_several_lines() -> None:
     assert error_lines("x: tried:\n  a", ModelNotFound("")) == ["choral: x: tried:", "  a"]
     assert error_lines("x\ny.mp3: gone", NotAudio("")) == ["choral: x\ny.mp3: gone"]

@@ -1,4 +1,4 @@
-"""The command as a process: start-up, help, errors and exit codes, without a model."""
+"""The entry point: start-up time, help, usage errors and exit codes, without a model."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 import choral as package
+from choral.cli.main import COMMANDS
 
 Run = Callable[..., Any]
 COMMAND = [sys.executable, "-m", "choral.cli.main"]
 
 
-def test_help_starts_at_once(choral: Run) -> None:
+def test_help_is_fast(choral: Run) -> None:
     times = []
     for _ in range(5):
         started = time.monotonic()
@@ -26,7 +27,7 @@ def test_help_starts_at_once(choral: Run) -> None:
     assert min(times) < 0.3
 
 
-def test_nothing_heavy_is_loaded_for_help() -> None:
+def test_help_imports_no_heavy_package() -> None:
     code = (
         "import sys; from choral.cli.main import main_parser; main_parser().format_help(); "
         "print([name for name in ('numpy', 'torch', 'av', 'rich', 'onnxruntime') if name in sys.modules])"
@@ -35,8 +36,19 @@ def test_nothing_heavy_is_loaded_for_help() -> None:
     assert done.stdout == "[]\n"
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_only_the_command_that_runs_is_imported(command: str) -> None:
+    code = (
+        f"import sys; from choral.cli.main import COMMANDS, command_parser; command_parser({command!r}); "
+        "print(sorted(name for name in COMMANDS if f'choral.cli.{name}' in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    used_by_it = {"submit": ["submit", "transcribe"]}  # it has the flags of transcribe
+    assert done.stdout == f"{used_by_it.get(command, [command])}\n"
+
+
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
-def test_help_names_the_commands(choral: Run, arguments: list[str]) -> None:
+def test_help_lists_the_commands(choral: Run, arguments: list[str]) -> None:
     result = choral(*arguments)
     assert result.code == 0
     assert result.errors == ""
@@ -77,7 +89,7 @@ def test_version(choral: Run) -> None:
         (["transcribe", "--quiet", "--beam-sise=5"], "unknown option --beam-sise (did you mean --beam-size?)"),
         (["transcribe", "-dash.wav"], "unknown option -dash.wav (if it is a file, write ./-dash.wav)"),
         (["transcribe", "a.mp3", "-dash.wav"], "(if it is a file, write ./-dash.wav)"),
-        (["transcribe", "ftp://example.org/y.mp3"], "ftp addresses are not supported"),
+        (["transcribe", "ftp://example.org/y.mp3"], "ftp URLs are not supported"),
         (["transcribe", "a.mp3", "--model", "no-such-model", "--language", "klingon"], "unknown language 'klingon'"),
         (["transcribe", "a.mp3", "--beam-sise", "5"], "unknown option --beam-sise (did you mean --beam-size?)"),
         (["transcribe", "a.mp3", "--word_timestamp"], "did you mean --word-timestamps?"),
@@ -89,7 +101,7 @@ def test_version(choral: Run) -> None:
         (["--nonsense"], "unknown option --nonsense"),
     ],
 )
-def test_usage_errors_say_what_is_wrong(choral: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_usage_errors(choral: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
     (tmp_path / "a.mp3").write_bytes(b"x")
     result = choral(*arguments)
     assert result.code == 2
@@ -99,7 +111,7 @@ def test_usage_errors_say_what_is_wrong(choral: Run, tmp_path: Path, arguments: 
     assert "Traceback" not in result.errors
 
 
-def test_missing_inputs_are_told_one_by_one_without_loading_a_model(choral: Run, tmp_path: Path) -> None:
+def test_missing_inputs_are_reported_before_a_model_is_loaded(choral: Run, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     result = choral("transcribe", "no.mp3", "empty", "*.flac", "--model", "no-such-model")
     assert result.code == 3
@@ -110,21 +122,21 @@ def test_missing_inputs_are_told_one_by_one_without_loading_a_model(choral: Run,
     ]
 
 
-def test_an_unknown_model_is_told_with_the_names(choral: Run, tmp_path: Path) -> None:
+def test_unknown_model_suggests_names(choral: Run, tmp_path: Path) -> None:
     (tmp_path / "a.mp3").write_bytes(b"x")
     result = choral("transcribe", "a.mp3", "--model", "bass")
     assert result.code == 4
     assert "there is no model called 'bass'. Did you mean base" in result.errors
 
 
-def test_a_folder_that_cannot_be_made_is_told_before_the_work(choral: Run, tmp_path: Path) -> None:
+def test_output_folder_is_checked_before_a_model_is_loaded(choral: Run, tmp_path: Path) -> None:
     (tmp_path / "a.mp3").write_bytes(b"x")
     result = choral("transcribe", "a.mp3", "--output-dir", "a.mp3/out", "--model", "no-such-model")
     assert result.code == 5
     assert "a.mp3/out" in result.errors
 
 
-def test_a_reader_that_goes_away_ends_it_quietly() -> None:
+def test_closed_pipe_ends_help_quietly() -> None:
     process = subprocess.Popen(
         [*COMMAND, "transcribe", "--help"],
         stdout=subprocess.PIPE,
@@ -138,7 +150,7 @@ def test_a_reader_that_goes_away_ends_it_quietly() -> None:
     assert process.wait() == 141
 
 
-def test_a_full_disk_behind_standard_output() -> None:
+def test_full_disk_behind_standard_output() -> None:
     with open("/dev/full", "wb") as full:
         done = subprocess.run(
             [*COMMAND, "--help"],
@@ -151,7 +163,7 @@ def test_a_full_disk_behind_standard_output() -> None:
     assert done.stderr.startswith("choral: cannot write to standard output: No space left on device")
 
 
-def test_what_nobody_foresaw_keeps_its_traceback_and_asks_for_a_report() -> None:
+def test_unexpected_error_keeps_its_traceback_and_asks_for_a_report() -> None:
     code = (
         "import sys, choral.cli.main as m, choral.cli.models as c\n"
         "def broken(arguments): raise ZeroDivisionError('oops')\n"
