@@ -11,6 +11,7 @@ from choral.validation import check_fields
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
+MAX_QUEUE_LIMIT = 2**31
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class EngineSettings:
     encoder_budget: int = option(32_768, "frames per encoder step; a window has 1,500", within=(1, 2**31))
     slots: int = option(0, "slots in the decoder's batch; 0: chosen for the device and its memory", within=(0, 4096))
     cache_bytes: int = option(-1, "size of the encoder cache; -1: chosen for the memory", within=(-1, 2**50))
-    queue_limit: int = option(4096, "windows that may wait before new callers are refused", within=(1, 2**31))
+    queue_limit: int = option(4096, "windows that may wait before new callers are refused", within=(1, MAX_QUEUE_LIMIT))
     warm_up: bool | None = option(None, "run the largest step before the first request; None: only on a GPU")
 
     def __post_init__(self) -> None:

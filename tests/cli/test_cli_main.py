@@ -66,7 +66,7 @@ def test_help_lists_the_commands(choral: Run, arguments: list[str]) -> None:
         (["doctor", "--help"], "--engine"),
         (["bench"], "wer "),
         (["bench", "wer", "--help"], "--[no-]peers"),
-        (["bench", "prep", "--help"], "AUDIO"),
+        (["bench", "serve", "--help"], "--concurrency"),
     ],
 )
 def test_every_command_has_help(choral: Run, arguments: list[str], shown: str) -> None:

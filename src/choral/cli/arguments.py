@@ -169,7 +169,7 @@ def describe(text: str, default: object) -> str:
 
 
 def _format_default(default: object) -> str:
-    if default is None or default == ():
+    if default in (None, (), ""):
         return "none"
     if isinstance(default, bool):
         return "on" if default else "off"

@@ -6,16 +6,16 @@ import argparse
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
-from choral.cli.arguments import describe
+from choral.cli.arguments import add_flags, describe
 from choral.cli.progress import download_bar
-from choral.config import ComputeType, EngineName, EngineSettings
+from choral.config import EngineSettings
 
 if TYPE_CHECKING:
     from choral.api import Model
     from choral.jobs.sync_client import Client
 
 SERVICE_CACHE_BYTES = 256 * 2**20  # clients of a service rarely send the same audio twice
-MACHINE_FLAGS = ("model", "engine", "device", "devices", "compute_type", "threads")
+ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads")
 
 
 def add_machine_flags(group: argparse._ArgumentGroup) -> None:
@@ -25,41 +25,17 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
         help="a name from `choral models list`, a file or folder, or a Hugging Face repository "
         "(default: one that fits the machine)",
     )
-    settings = EngineSettings()
-    group.add_argument(
-        "--engine",
-        default=settings.engine,
-        choices=get_args(EngineName),
-        metavar="NAME",
-        help=describe(f"{', '.join(get_args(EngineName))}; `choral doctor` shows what auto selects", settings.engine),
-    )
-    group.add_argument(
-        "--device", default=settings.device, metavar="NAME", help=describe("auto, cpu, cuda or cuda:N", settings.device)
-    )
-    group.add_argument(
-        "--devices", default=settings.devices, metavar="N,N", help="several GPUs, with one engine on each: 0,1"
-    )
-    group.add_argument(
-        "--compute-type",
-        default=settings.compute_type,
-        choices=get_args(ComputeType),
-        metavar="NAME",
-        help=describe(f"{', '.join(get_args(ComputeType))}; auto is float32 on a CPU, float16 on a GPU", "auto"),
-    )
-    group.add_argument(
-        "--threads", type=int, default=settings.threads, metavar="N", help=describe("CPU threads; 0 is one per core", 0)
-    )
+    add_flags(group, EngineSettings, ENGINE_FLAGS)
 
 
 def engine_settings(arguments: argparse.Namespace) -> EngineSettings:
-    given = {name: getattr(arguments, name) for name in MACHINE_FLAGS if name != "model"}
-    return EngineSettings(**given)
+    return EngineSettings(**{name: getattr(arguments, name) for name in ENGINE_FLAGS if hasattr(arguments, name)})
 
 
 def machine_arguments(arguments: argparse.Namespace) -> list[str]:
-    """The machine flags as command-line arguments for a child process."""
-    given = [(f"--{name.replace('_', '-')}", getattr(arguments, name)) for name in MACHINE_FLAGS]
-    return [f"{flag}={value}" for flag, value in given if value not in (None, "")]
+    """The machine flags that were given, as command-line arguments for a child process."""
+    given = {name: getattr(arguments, name, None) for name in ("model", *ENGINE_FLAGS)}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
 
 
 def load_model(arguments: argparse.Namespace, **overrides: Any) -> Model:

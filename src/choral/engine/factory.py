@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from dataclasses import replace
 
-from choral.config import EngineSettings
+from choral.config import MAX_QUEUE_LIMIT, EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.group import AnyEngine, EngineGroup
 from choral.errors import MissingDependency, OutOfMemory
@@ -35,7 +34,7 @@ def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSe
     try:
         for device in settings.device_names:
             # The group bounds the queue, its engines do not.
-            device_settings = replace(settings, device=device, devices="", queue_limit=sys.maxsize)
+            device_settings = replace(settings, device=device, devices="", queue_limit=MAX_QUEUE_LIMIT)
             engines.append(make(checkpoint, tokenizer, device_settings))
     except BaseException:
         for engine in engines:
