@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from choral.audio.prep.inputs import PrepInput
+from choral.audio.prep.input_sources import PrepInput
 from choral.audio.prep.pool import Backlog, PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording

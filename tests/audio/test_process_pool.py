@@ -30,14 +30,14 @@ CRASHES = {
     "defect": r"crashed the decoder \(exit code 1\)",
     "killed": r"crashed the decoder \(SIGKILL\)",
     "memory": "needs too much memory",
-    "hang": r"could not be decoded in 2 s",
-    "deaf": r"could not be decoded in 2 s",
+    "hang": "could not be decoded in 5 s",
+    "deaf": "could not be decoded in 5 s",
 }
 
 
 def test_crashing_file_fails_alone(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
     assert set(CRASHES) == set(FAULTS)
-    pool = make_pool(decode_timeout_s=2)
+    pool = make_pool(decode_timeout_s=5)  # includes the start of a process, which is slow on a busy machine
     good = tmp_path / "good.wav"
     futures: list[tuple[str, Future[Prepared]]] = []
     for name in (*CRASHES, "good"):
@@ -47,11 +47,11 @@ def test_crashing_file_fails_alone(make_pool: Callable[..., PrepPool], tones: So
         futures += [("good", pool.submit(good)) for _ in range(6)]
     for name, future in futures:
         if name == "good":
-            with future.result(20).recording as recording:
+            with future.result(60).recording as recording:
                 assert recording.n_samples == tones.size
         else:
             with pytest.raises(NotAudio, match=CRASHES[name]) as caught:
-                future.result(20)
+                future.result(60)
             assert not caught.value.is_retryable
     wait_until(lambda: pool.backlog == EMPTY)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import choral
-from choral.audio.prep.inputs import OpenFile
+from choral.audio.prep.input_sources import OpenFile
 from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.common.aio import cancel_tasks

@@ -10,23 +10,21 @@ Once the `cancel_event` of a recording is set, decoding and every read of sample
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import S16_SCALE, SAMPLE_RATE
 from choral.audio.samples import Samples, SamplesInMemory, SampleWriter
-from choral.audio.source import AudioSource, open_source
+from choral.audio.source import AudioSource, MediaInput, open_source
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples
 from choral.types import LoudnessKind
 
-AudioInput = str | os.PathLike[str] | bytes | bytearray | BinaryIO | np.ndarray[Any, Any]
+AudioInput = MediaInput | np.ndarray[Any, Any]
 OnProgress = Callable[[float, float | None], None]  # seconds decoded, total seconds if known
 
 MAX_MEMORY_S = 1_200.0
@@ -65,32 +63,24 @@ class Recording:
         max_duration_s: float = MAX_DURATION_S,
         cancel_event: threading.Event | None = None,
     ) -> Recording:
-        recording = (
-            cls._from_array(audio)
-            if isinstance(audio, np.ndarray)
-            else cls._decode(audio, on_progress, max_memory_s, max_duration_s, cancel_event)
-        )
+        if isinstance(audio, np.ndarray):
+            recording = cls._from_array(audio)
+        else:
+            writer = SampleWriter(int(max_memory_s * SAMPLE_RATE))
+            try:
+                with open_source(audio) as source:
+                    warnings = decode_into(writer, source, max_duration_s, on_progress, cancel_event)
+                recording = cls.from_writer(writer, source.name, warnings)
+            except BaseException:
+                writer.discard()
+                raise
         recording.cancel_event = cancel_event
         return recording
 
     @classmethod
-    def _decode(
-        cls,
-        audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO,
-        on_progress: OnProgress | None,
-        max_memory_s: float,
-        max_duration_s: float,
-        cancel_event: threading.Event | None,
-    ) -> Recording:
-        writer = SampleWriter(int(max_memory_s * SAMPLE_RATE))
-        try:
-            with open_source(audio) as source:
-                warnings = decode_into(writer, source, max_duration_s, on_progress, cancel_event)
-            peak = writer.peak / S16_SCALE
-            return cls(writer.finish(), n_samples=writer.n_samples, peak=peak, name=source.name, warnings=warnings)
-        except BaseException:
-            writer.discard()
-            raise
+    def from_writer(cls, writer: SampleWriter, name: str, warnings: tuple[str, ...] = ()) -> Recording:
+        peak = writer.peak / S16_SCALE
+        return cls(writer.finish(), n_samples=writer.n_samples, peak=peak, name=name, warnings=warnings)
 
     @classmethod
     def _from_array(cls, array: npt.NDArray[Any]) -> Recording:
@@ -101,13 +91,8 @@ class Recording:
         warnings: tuple[str, ...] = ()
         if peak > MAX_FLOAT_PEAK:
             warnings = (f"the samples reach {peak:.0f}, full scale is 1: divide them by their full scale",)
-        return cls(
-            SamplesInMemory(samples),
-            n_samples=samples.size,
-            peak=peak,
-            name="the given array",
-            warnings=warnings,
-        )
+        store = SamplesInMemory(samples)
+        return cls(store, n_samples=samples.size, peak=peak, name="the given array", warnings=warnings)
 
     @property
     def duration(self) -> float:
@@ -137,9 +122,7 @@ class Recording:
     def __enter__(self) -> Recording:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 

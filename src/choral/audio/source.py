@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from http.client import HTTPResponse
 from pathlib import PurePosixPath
-from types import TracebackType
 from typing import IO, BinaryIO
 from urllib.parse import urlsplit
 
@@ -35,6 +34,8 @@ from choral.remote.transport import (
     require_whole,
 )
 from choral.remote.urls import redact_url, require_http, url_scheme
+
+MediaInput = str | os.PathLike[str] | bytes | bytearray | BinaryIO
 
 MAX_STREAM_BYTES = 16 * 2**30  # an endless pipe must not fill the disk
 MAX_FETCH_BYTES = 8 * 2**30
@@ -57,13 +58,11 @@ class AudioSource:
     def __enter__(self) -> AudioSource:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
 
-def open_source(audio: str | os.PathLike[str] | bytes | bytearray | BinaryIO) -> AudioSource:
+def open_source(audio: MediaInput) -> AudioSource:
     if isinstance(audio, bytes | bytearray):
         return source_from_file(io.BytesIO(audio), "the given bytes", suffix="", owns_file=True)
     if isinstance(audio, str) and url_scheme(audio):

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from choral.audio.prep.inputs import OpenFile
+from choral.audio.prep.input_sources import OpenFile
 from choral.errors import UsageError
 from choral.model.languages import CODES, to_code
 from choral.remote.urls import redact_url, url_scheme

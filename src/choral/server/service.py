@@ -28,7 +28,7 @@ from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.inputs import PrepInput
+    from choral.audio.prep.input_sources import PrepInput
     from choral.audio.prep.pool import PrepPool
     from choral.audio.recording import Recording
     from choral.longform.transcriber import Transcription

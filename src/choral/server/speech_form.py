@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from choral.audio.prep.inputs import PrepInput
+from choral.audio.prep.input_sources import PrepInput
 from choral.server.api_errors import ApiError
 from choral.server.forms import (
     FormModel,

@@ -18,7 +18,7 @@ from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from choral.audio.prep.inputs import OpenFile
+from choral.audio.prep.input_sources import OpenFile
 from choral.audio.spool import size_text
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings

@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import importlib
 import os
+import pkgutil
 import resource
 import signal
 import socket
@@ -18,7 +19,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from choral.audio.constants import S16_SCALE
 from choral.audio.loudness import measure_loudness
 from choral.audio.prep.decode_protocol import DecodeReply, DecodeRequest, receive_request, send_reply
 from choral.audio.recording import Recording, decode_into
@@ -38,7 +38,7 @@ def main(parent_pid: int, function_name: str) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     importlib.import_module("choral.audio.decode")  # now, so that the first file's time does not include it
-    decode = function_named(function_name)
+    decode: DecodeFunction = pkgutil.resolve_name(function_name)
     _limit_memory()
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as channel:
         while received := receive_request(channel):
@@ -53,9 +53,7 @@ def run(decode: DecodeFunction, request: DecodeRequest, audio_fd: int, samples_f
         try:
             source = source_from_file(file, request.name, suffix=request.suffix, owns_file=True)
             warnings = decode(writer, source, request.max_audio_s)
-            recording = Recording(
-                writer.finish(), n_samples=writer.n_samples, peak=writer.peak / S16_SCALE, name=request.name
-            )
+            recording = Recording.from_writer(writer, request.name)
             level_db = measure_loudness(recording, request.loudness) if request.loudness else 0.0
         except (ChoralError, MemoryError) as error:
             with contextlib.suppress(OSError):  # a full disk is in the reply already
@@ -70,12 +68,6 @@ def _out_of_memory(name: str) -> NotAudio:
 
 def name_of(decode: DecodeFunction) -> str:
     return f"{decode.__module__}:{decode.__qualname__}"
-
-
-def function_named(name: str) -> DecodeFunction:
-    module, _, function = name.partition(":")
-    decode: DecodeFunction = getattr(importlib.import_module(module), function)
-    return decode
 
 
 def default_decode(writer: SampleWriter, source: AudioSource, max_audio_s: float) -> tuple[str, ...]:

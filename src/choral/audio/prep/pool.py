@@ -16,12 +16,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal
 
 from choral.audio.prep.decode_main import DecodeFunction, default_decode, name_of
 from choral.audio.prep.decode_protocol import DecodeReply, DecodeRequest
-from choral.audio.prep.inputs import OpenFile, PrepInput, open_path, share_file, store_bytes
+from choral.audio.prep.input_sources import OpenFile, PrepInput, open_path, share_file, store_bytes
 from choral.audio.prep.memory_budget import MemoryBudget
 from choral.audio.prep.process_pool import DecodeProcess, ProcessDied, ProcessPool
 from choral.audio.prep.settings import PrepSettings
@@ -163,9 +162,7 @@ class PrepPool:
     def __enter__(self) -> PrepPool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def _prepare(self, task: PrepTask) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from choral.audio.prep.inputs import OpenFile
+from choral.audio.prep.input_sources import OpenFile
 from choral.jobs.record import JobRecord
 from choral.server.settings import JobSettings
 from choral.types import Priority, Segment, TranscribeOptions, Transcript

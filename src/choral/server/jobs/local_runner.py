@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from choral.audio.prep.inputs import OpenFile
+from choral.audio.prep.input_sources import OpenFile
 from choral.common.backoff import backoff_s
 from choral.errors import ChoralError, EngineClosed, EngineError, QueueFull
 from choral.jobs.record import JobRecord, State, Timings, transcript_to_json
