@@ -53,9 +53,9 @@ def test_heads_by_name(name: str) -> None:
 
 @pytest.mark.parametrize("name", OFFICIAL)
 def test_heads_by_dims(name: str) -> None:
-    wanted = heads_of_reference("large-v2" if name == "large-v1" else name)
-    assert for_model(dims_of(name)) == wanted
-    assert for_model(dims_of(name), "my-fine-tune") == wanted
+    expected = heads_of_reference("large-v2" if name == "large-v1" else name)
+    assert for_model(dims_of(name)) == expected
+    assert for_model(dims_of(name), "my-fine-tune") == expected
 
 
 def test_name_is_ignored_when_dims_differ() -> None:

@@ -34,14 +34,14 @@ def test_remove_accepts_every_name_of_a_model(
 
 def test_remove_accepts_every_listed_name(store: ModelStore, tmp_path: Path) -> None:
     folder, elsewhere = store.root / "renamed", tmp_path / "elsewhere"
-    for place in (
+    for path in (
         folder,
         elsewhere,
         store.root / "junk",
         store.root / ".junk.0.partial",
         store.root / ".junk.x.partial",
     ):
-        place.mkdir(parents=True)
+        path.mkdir(parents=True)
     (folder / "w.pt").write_bytes(b"w")
     files = (StoredFile("w.pt", 1, hashlib.sha256(b"w").hexdigest()),)
     Manifest("mine", "a test", "w.pt", files).write(folder)

@@ -22,18 +22,18 @@ from local_server import LocalServer
 from store_repos import INSTALLED, WEIGHTS, add_repo, names_in
 
 
-@pytest.mark.parametrize("harm", ["cut", "gone", "no manifest", "bad manifest", "odd manifest"])
-def test_damage_is_detected_on_use(server: LocalServer, store: ModelStore, harm: str) -> None:
+@pytest.mark.parametrize("damage", ["cut", "gone", "no manifest", "bad manifest", "odd manifest"])
+def test_damage_is_detected_on_use(server: LocalServer, store: ModelStore, damage: str) -> None:
     add_repo(server)
     path = store.resolve("org/fine")
-    if harm == "cut":
+    if damage == "cut":
         (path / "model.safetensors").write_bytes(WEIGHTS[:-1])
-    elif harm == "gone":
+    elif damage == "gone":
         (path / "model.safetensors").unlink()
-    elif harm == "no manifest":
+    elif damage == "no manifest":
         (path / "manifest.json").unlink()
     else:
-        (path / "manifest.json").write_text("{" if harm == "bad manifest" else '{"files": [1]}')
+        (path / "manifest.json").write_text("{" if damage == "bad manifest" else '{"files": [1]}')
     remedy = "run `choral models remove org/fine`, then `choral models pull org/fine`"
     for use in (store.resolve, store.pull, store.verify):
         with pytest.raises(ModelCorrupt, match=remedy):

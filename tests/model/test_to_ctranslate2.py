@@ -84,7 +84,7 @@ def test_openai_pt_converts_to_the_published_folder(
 def test_ctranslate2_folder_converts_to_itself(base_ct2: Path, jfk: Path, tmp_path: Path) -> None:
     folder = convert_to(tmp_path / "converted", open_checkpoint(base_ct2))
     assert (folder / "model.bin").read_bytes() == (base_ct2 / "model.bin").read_bytes()
-    own, published = (json.loads((place / "config.json").read_text()) for place in (folder, base_ct2))
+    own, published = (json.loads((path / "config.json").read_text()) for path in (folder, base_ct2))
     assert {name: own[name] for name in SETTINGS} == {name: published[name] for name in SETTINGS}
     names = (base_ct2 / "vocabulary.txt").read_text().replace("<|nocaptions|>", "<|nospeech|>").split("\n")[:-1]
     assert json.loads((folder / "vocabulary.json").read_text()) == names

@@ -166,8 +166,8 @@ def test_suppressed(kind: str, option: tuple[int, ...]) -> None:
         options = whisper.decoding.DecodingOptions(suppress_tokens=list(option))
         tokenizer = theirs(kind)
 
-    wanted = whisper.decoding.DecodingTask._get_suppress_tokens(Task())  # type: ignore[arg-type]
-    assert ours(kind).suppressed(option) == wanted
+    expected = whisper.decoding.DecodingTask._get_suppress_tokens(Task())  # type: ignore[arg-type]
+    assert ours(kind).suppressed(option) == expected
 
 
 @pytest.mark.parametrize("token", [-2, 51865, 10**9])

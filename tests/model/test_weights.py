@@ -100,8 +100,8 @@ def test_hugging_face_round_trip(tiny_en_pt: Path, tmp_path: Path, n_shards: int
     read = open_checkpoint(tmp_path)
     assert read.dims == official.dims
     assert read.alignment_heads == official.alignment_heads
-    wanted = {name: as_bfloat16(array) for name, array in tensors.items()} if dtype == "bfloat16" else tensors
-    assert_equal(read, wanted)
+    expected = {name: as_bfloat16(array) for name, array in tensors.items()} if dtype == "bfloat16" else tensors
+    assert_equal(read, expected)
 
 
 # --- small models, format by format
@@ -130,8 +130,8 @@ def test_pt_with_bfloat16_parameters_views_and_strides(tmp_path: Path) -> None:
     checkpoint = open_checkpoint(path)
     exact = ("decoder.positional_embedding", "decoder.ln.weight", "decoder.ln.bias")
     for name in tensors:
-        wanted = tensors[name] if name in exact else torch.from_numpy(tensors[name]).bfloat16().float().numpy()
-        assert np.array_equal(checkpoint.tensors[name], wanted), name
+        expected = tensors[name] if name in exact else torch.from_numpy(tensors[name]).bfloat16().float().numpy()
+        assert np.array_equal(checkpoint.tensors[name], expected), name
 
 
 @pytest.mark.parametrize("names", ["openai", "hugging_face"])
@@ -221,11 +221,11 @@ def test_ctranslate2_types(tmp_path: Path, quantization: str | None) -> None:
         read = checkpoint.tensors[name]
         is_scaled = array.ndim > 1 and "positional" not in name
         if quantization is None:
-            wanted = array
+            expected = array
         elif quantization == "bfloat16":
-            wanted = torch.from_numpy(array).bfloat16().float().numpy()
+            expected = torch.from_numpy(array).bfloat16().float().numpy()
         elif quantization == "float16" or (quantization == "int8_float16" and not is_scaled):
-            wanted = array.astype(np.float16)
+            expected = array.astype(np.float16)
         elif is_scaled:
             step = np.abs(array.reshape(len(array), -1)).max(axis=1) / 127
             step = step.reshape(-1, *(1,) * (array.ndim - 1)) if quantization != "int16" else 5 / 2**10
@@ -233,9 +233,9 @@ def test_ctranslate2_types(tmp_path: Path, quantization: str | None) -> None:
             assert np.all(np.abs(read - array) <= step / 2 * 1.001), name
             continue
         else:
-            wanted = array
-        assert read.dtype == wanted.dtype, name
-        assert np.array_equal(read, wanted), name
+            expected = array
+        assert read.dtype == expected.dtype, name
+        assert np.array_equal(read, expected), name
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -258,8 +258,8 @@ def test_ggml_block_formats(tmp_path: Path, block_type: int) -> None:
     name = "decoder.blocks.0.mlp.0.weight"
     raw, n_bytes = random_blocks(tensors[name].size // 32, block_type), BLOCK_BYTES[block_type]
     blocks = [raw[start : start + n_bytes] for start in range(0, len(raw), n_bytes)]
-    wanted = [number for block in blocks for number in _dequantize_one(block, block_type)]
-    assert np.array_equal(checkpoint.tensors[name], np.array(wanted, dtype=np.float32).reshape(128, 32))
+    expected = [number for block in blocks for number in _dequantize_one(block, block_type)]
+    assert np.array_equal(checkpoint.tensors[name], np.array(expected, dtype=np.float32).reshape(128, 32))
     assert np.array_equal(checkpoint.tensors["decoder.ln.bias"], tensors["decoder.ln.bias"])
 
 

@@ -61,7 +61,7 @@ def test_public_addresses(address: str) -> None:
 def test_addresses_that_are_not_public(address: str) -> None:
     assert not is_public(ip_address(address))
     with pytest.raises(AddressRefused, match=r"^some\.host is not a host on the public internet") as caught:
-        SsrfGuard(resolve=lambda host, port: [places(address, port)]).connect("some.host", 80, 1)
+        SsrfGuard(resolve=lambda host, port: [socket_address(address, port)]).connect("some.host", 80, 1)
     assert address not in str(caught.value)
 
 
@@ -70,7 +70,7 @@ def test_embedded_ipv4_addresses(address: str) -> None:
     assert is_public(ip_address(address))
 
 
-def places(address: str, port: int) -> SocketAddress:
+def socket_address(address: str, port: int) -> SocketAddress:
     return (socket.AF_INET6, (address, port, 0, 0)) if ":" in address else (socket.AF_INET, (address, port))
 
 
@@ -139,20 +139,23 @@ def test_redirect_between_allowed_hosts_is_followed(server: LocalServer) -> None
 
 def test_name_is_resolved_once(server: LocalServer) -> None:
     port = int(server.host.rpartition(":")[2])
-    answers = [[places("127.0.0.1", port)], [places("10.0.0.1", port)]]
-    asked: list[str] = []
+    answers = [[socket_address("127.0.0.1", port)], [socket_address("10.0.0.1", port)]]
+    resolved: list[str] = []
 
     def resolve(host: str, port: int) -> list[SocketAddress]:
-        asked.append(host)
-        return answers[len(asked) - 1]
+        resolved.append(host)
+        return answers[len(resolved) - 1]
 
     assert get(f"http://changing.test:{port}/sound", SsrfGuard(("127.0.0.1",), resolve)) == BODY
-    assert asked == ["changing.test"]
+    assert resolved == ["changing.test"]
 
 
 def test_only_permitted_addresses_of_a_name_are_tried(server: LocalServer) -> None:
     port = int(server.host.rpartition(":")[2])
-    both = [places("10.255.255.1", port), places("127.0.0.1", port)]  # the first would hang, if it were tried
+    both = [
+        socket_address("10.255.255.1", port),
+        socket_address("127.0.0.1", port),
+    ]  # the first would hang
     start_s = time.monotonic()
     assert get(f"http://both.test:{port}/sound", SsrfGuard(("127.0.0.1",), lambda host, port: both)) == BODY
     assert time.monotonic() - start_s < 2
@@ -169,11 +172,11 @@ def test_proxy_is_not_used(server: LocalServer, monkeypatch: pytest.MonkeyPatch)
 
 def test_host_header_is_the_name(server: LocalServer) -> None:
     port = int(server.host.rpartition(":")[2])
-    heard: list[str] = []
+    host_headers: list[str] = []
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            heard.append(self.headers["Host"])
+            host_headers.append(self.headers["Host"])
             self.send_response(200)
             self.end_headers()
 
@@ -184,10 +187,10 @@ def test_host_header_is_the_name(server: LocalServer) -> None:
         thread = threading.Thread(target=named.handle_request)
         thread.start()
         port = named.server_port
-        guard = SsrfGuard(("files.test",), lambda host, port: [places("127.0.0.1", port)])
+        guard = SsrfGuard(("files.test",), lambda host, port: [socket_address("127.0.0.1", port)])
         assert get(f"http://files.test:{port}/", guard) == b""
         thread.join()
-    assert heard == [f"files.test:{port}"]
+    assert host_headers == [f"files.test:{port}"]
 
 
 def test_tls_verifies_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +211,7 @@ def test_tls_verifies_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         server.add("/sound", BODY)
         server._http.socket = context.wrap_socket(server._http.socket, server_side=True)
         port = int(server.host.rpartition(":")[2])
-        guard = SsrfGuard(("127.0.0.1",), lambda host, port: [places("127.0.0.1", port)])
+        guard = SsrfGuard(("127.0.0.1",), lambda host, port: [socket_address("127.0.0.1", port)])
         assert get(f"https://files.test:{port}/sound", guard) == BODY
         with pytest.raises(RefusedError, match="certificate is not trusted"):
             get(f"https://other.test:{port}/sound", guard)

@@ -47,13 +47,15 @@ class GpuDecoderBlock:
         self.gemv_query = _norm_linear(self.cross_ln, self.cross_query)
         self.gemv_wide = _norm_linear(self.mlp_ln, self.wide)
 
-    def step(self, x: Tensor, added: Tensor | None, layer: int, rows: StepRows, cache: GpuKVCache) -> Tensor | None:
+    def step(
+        self, x: Tensor, pending_bias: Tensor | None, layer: int, rows: StepRows, cache: GpuKVCache
+    ) -> Tensor | None:
         if len(x) <= MAX_ROWS:
             self.step_gemv(x, layer, rows, cache)
             return None
-        qkv = self.qkv(add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias))
-        added = self.out(x, self._self_attention(qkv, layer, rows, cache))
-        query = self.cross_query(add_and_norm(x, added, self.cross_ln.weight, self.cross_ln.bias))
+        qkv = self.qkv(add_and_norm(x, pending_bias, self.attn_ln.weight, self.attn_ln.bias))
+        pending_bias = self.out(x, self._self_attention(qkv, layer, rows, cache))
+        query = self.cross_query(add_and_norm(x, pending_bias, self.cross_ln.weight, self.cross_ln.bias))
         return self._mlp(x, self.cross_out(x, self._cross_attention(query, layer, rows, cache)))
 
     def step_gemv(self, x: Tensor, layer: int, rows: StepRows, cache: GpuKVCache) -> None:
@@ -75,23 +77,23 @@ class GpuDecoderBlock:
         ).flatten(1)  # fmt: skip
 
     def prefill(
-        self, x: Tensor, added: Tensor | None, layer: int, features: Features, slots: Tensor, cache: GpuKVCache
+        self, x: Tensor, pending_bias: Tensor | None, layer: int, features: Features, slots: Tensor, cache: GpuKVCache
     ) -> Tensor:
         """Whole prompts: x is [windows * tokens, state]. Writes self- and cross-attention K/V to the slots."""
         n_windows = len(slots)
-        qkv = self.qkv(add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias))
+        qkv = self.qkv(add_and_norm(x, pending_bias, self.attn_ln.weight, self.attn_ln.bias))
         q, k, v = qkv.view(n_windows, -1, 3, self.n_head, x.shape[1] // self.n_head).permute(2, 0, 3, 1, 4)
         cache.keys[layer, slots, :, : k.shape[2]], cache.values[layer, slots, :, : k.shape[2]] = k, v
-        added = self.out(x, attention(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
-        query = self.cross_query(add_and_norm(x, added, self.cross_ln.weight, self.cross_ln.bias))
+        pending_bias = self.out(x, attention(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
+        query = self.cross_query(add_and_norm(x, pending_bias, self.cross_ln.weight, self.cross_ln.bias))
         projected = self.cross_kv(features).view(n_windows, cache.cross_keys.shape[3], -1)
         write_cross_kv(projected, cache.cross_keys[layer], cache.cross_values[layer], slots, *cache.scales(layer))
         q = query.view(n_windows, -1, self.n_head, x.shape[1] // self.n_head).transpose(1, 2)
         k, v = projected.view(n_windows, -1, 2, self.n_head, q.shape[-1]).permute(2, 0, 3, 1, 4)
         return self._mlp(x, self.cross_out(x, attention(q, k, v).transpose(1, 2).reshape(x.shape)))
 
-    def _mlp(self, x: Tensor, added: Tensor) -> Tensor:
-        normed = add_and_norm(x, added, self.mlp_ln.weight, self.mlp_ln.bias)
+    def _mlp(self, x: Tensor, pending_bias: Tensor) -> Tensor:
+        normed = add_and_norm(x, pending_bias, self.mlp_ln.weight, self.mlp_ln.bias)
         return self.narrow(x, self.wide(normed))
 
 
@@ -121,24 +123,24 @@ class GpuDecoder:
         """The logits [rows, tokens] after the newest token of each row."""
         x, positions = embed(state.next_tokens, state.lengths, state.is_done, slots, self.embedding, self.positions)
         rows = StepRows(slots, audio_slots, positions)
-        added: Tensor | None = None
+        pending_bias: Tensor | None = None
         for layer, block in enumerate(self.blocks):
-            added = block.step(x, added, layer, rows, cache)
+            pending_bias = block.step(x, pending_bias, layer, rows, cache)
         if len(x) <= MAX_ROWS:
             return norm_linear(x, self.gemv_logits, dtype=torch.float32)[:, : self.n_tokens]
-        return self.logits(self._last_norm(x, added))
+        return self.logits(self._last_norm(x, pending_bias))
 
     def prefill(self, tokens: Tensor, features: Tensor, slots: Tensor, cache: GpuKVCache) -> Tensor:
         """The states [windows, n, state] of prompts [windows, n], whose K/V it writes to the slots."""
         x = (self.embedding[tokens] + self.positions[: tokens.shape[1]]).flatten(0, 1)
         audio = quantize_rows(features.flatten(0, 1)) if self._is_fp8 else features.flatten(0, 1)
-        added: Tensor | None = None
+        pending_bias: Tensor | None = None
         for layer, block in enumerate(self.blocks):
-            added = block.prefill(x, added, layer, audio, slots, cache)
-        return self._last_norm(x, added).view(*tokens.shape, -1)
+            pending_bias = block.prefill(x, pending_bias, layer, audio, slots, cache)
+        return self._last_norm(x, pending_bias).view(*tokens.shape, -1)
 
-    def _last_norm(self, x: Tensor, added: Tensor | None) -> Tensor:
-        return add_and_norm(x, added, self.ln.weight, self.ln.bias)
+    def _last_norm(self, x: Tensor, pending_bias: Tensor | None) -> Tensor:
+        return add_and_norm(x, pending_bias, self.ln.weight, self.ln.bias)
 
     def logits(self, states: Tensor) -> Tensor:  # [rows, state] → [rows, tokens], float32
         if states.is_cuda and states.dtype != torch.float32:

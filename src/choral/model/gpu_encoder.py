@@ -66,10 +66,10 @@ class GpuEncoderBlock:
         self.qkv, self.out = FusedLinear(query, key, value), ResidualLinear(out)
         self.wide, self.narrow = LinearGelu(wide.weight, wide.bias), ResidualLinear(narrow)
 
-    def __call__(self, x: Tensor, added: Tensor | None, n_windows: int) -> Tensor:  # x is [n * frames, state]
-        normed = add_and_norm(x, added, self.attn_ln.weight, self.attn_ln.bias)
-        added = self.out(x, self_attention(self.qkv(normed), n_windows, self.n_head))
-        normed = add_and_norm(x, added, self.mlp_ln.weight, self.mlp_ln.bias)
+    def __call__(self, x: Tensor, pending_bias: Tensor | None, n_windows: int) -> Tensor:  # x is [n * frames, state]
+        normed = add_and_norm(x, pending_bias, self.attn_ln.weight, self.attn_ln.bias)
+        pending_bias = self.out(x, self_attention(self.qkv(normed), n_windows, self.n_head))
+        normed = add_and_norm(x, pending_bias, self.mlp_ln.weight, self.mlp_ln.bias)
         return self.narrow(x, self.wide(normed))
 
 
@@ -82,10 +82,10 @@ class Fp8EncoderBlock:
         layers = (plain.qkv, plain.out, plain.wide, plain.narrow)
         self.qkv, self.out, self.wide, self.narrow = (Fp8Linear(layer.weight, layer.bias) for layer in layers)
 
-    def __call__(self, x: Tensor, added: Tensor | None, n_windows: int) -> Tensor:
-        qkv = self.qkv(add_and_norm_fp8(x, added, self.attn_ln.weight, self.attn_ln.bias))
-        added = self.out(quantize_rows(self_attention(qkv, n_windows, self.n_head)))
-        wide = self.wide(add_and_norm_fp8(x, added, self.mlp_ln.weight, self.mlp_ln.bias))
+    def __call__(self, x: Tensor, pending_bias: Tensor | None, n_windows: int) -> Tensor:
+        qkv = self.qkv(add_and_norm_fp8(x, pending_bias, self.attn_ln.weight, self.attn_ln.bias))
+        pending_bias = self.out(quantize_rows(self_attention(qkv, n_windows, self.n_head)))
+        wide = self.wide(add_and_norm_fp8(x, pending_bias, self.mlp_ln.weight, self.mlp_ln.bias))
         return self.narrow(quantize_rows(wide, gelu=True))
 
 
@@ -105,8 +105,8 @@ class GpuEncoder:
     def __call__(self, mel: Tensor) -> Tensor:  # [n, 2 * frames, mels] → [n, frames, state]
         n_windows = len(mel)
         x = (self.conv2(self.conv1(mel.to(self.positions.dtype))) + self.positions).flatten(0, 1)
-        added: Tensor | None = None
+        pending_bias: Tensor | None = None
         for block in self.blocks:
-            added = block(x, added, n_windows)
-        normed = add_and_norm(x, added, self.ln_post.weight, self.ln_post.bias)
+            pending_bias = block(x, pending_bias, n_windows)
+        normed = add_and_norm(x, pending_bias, self.ln_post.weight, self.ln_post.bias)
         return normed.view(n_windows, -1, x.shape[1])

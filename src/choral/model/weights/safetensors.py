@@ -33,7 +33,7 @@ def read_safetensors(path: Path) -> dict[str, LazyTensor]:
 def _tensor(reader: BinaryReader, name: str, entry: Any) -> LazyTensor:
     path, short_name = reader.file.path, printable(name)
     if not isinstance(entry, dict) or not is_shape(entry.get("shape")) or not is_shape(entry.get("data_offsets")):
-        raise corrupt(path, f"its header does not say where the tensor {short_name} lies")
+        raise corrupt(path, f"its header does not say where the tensor {short_name} is")
     if entry.get("dtype") not in _DTYPES:
         raise ModelCorrupt(
             f"{path}: the tensor {short_name} has the type {printable(str(entry.get('dtype')))}; "
