@@ -25,7 +25,7 @@ from choral.api import Model
 from choral.bench.report import json_line
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench import find_audio, require_counts
-from choral.cli.console import aligned
+from choral.cli.console import format_table
 from choral.cli.shared_flags import load_model, machine_arguments
 from choral.errors import EngineError, RedisUnavailable, UsageError
 from choral.jobs.record import JobRecord
@@ -222,7 +222,7 @@ def result_table(result: ChaosResult) -> str:
         ("jobs taken over", str(result.claims)),
         ("seconds", f"{result.spent_s:.1f}"),
     ]
-    return f"{aligned(rows)}\n{'nothing was lost' if result.is_nothing_lost else 'SOMETHING WAS LOST'}\n"
+    return f"{format_table(rows)}\n{'nothing was lost' if result.is_nothing_lost else 'SOMETHING WAS LOST'}\n"
 
 
 def add_arguments(parser: Parser) -> None:

@@ -23,7 +23,7 @@ from choral.bench.workload import Workload
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench import read_workload, require_counts
 from choral.cli.bench_engine import EngineSubject
-from choral.cli.console import aligned
+from choral.cli.console import format_table
 from choral.cli.shared_flags import load_model
 from choral.engine.engine_loop import StepRecord
 from choral.engine.group import AnyEngine
@@ -210,7 +210,7 @@ def fairness_report(subject: EngineSubject, result: FairnessResult, file_s: floa
         "holds": result.holds,
     }
     title = f"{subject.title}; a file of {file_s:g} s from {subject.material}\n\n"
-    return f"{title}{aligned(rows, numbers=range(1, 5))}\n{medians}\n{bound}{json_line('fairness', fields)}\n"
+    return f"{title}{format_table(rows, numbers=range(1, 5))}\n{medians}\n{bound}{json_line('fairness', fields)}\n"
 
 
 def add_arguments(parser: Parser) -> None:

@@ -33,7 +33,7 @@ from choral.bench.server_process import ServerProcess
 from choral.bench.wer import Score, normaliser, score
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench import find_clips, read_counts, require_counts
-from choral.cli.console import aligned
+from choral.cli.console import format_table
 from choral.cli.shared_flags import machine_arguments
 from choral.errors import EngineError, UsageError
 from live_session import PAUSE_S, Int16, LiveSession, TimedWord, delays_s, delta_words, letters_only, stream_clips
@@ -231,7 +231,7 @@ def live_table(report: LiveReport) -> str:
         cells = [_seconds(load.text), _seconds(load.completed), faithful, errors, _seconds(load.files)]
         rows.append([str(load.sessions), *cells])
     head = "live sessions: seconds are median / 95th percentile; the first row has the same clips sent as files\n\n"
-    return head + aligned(rows, numbers=range(1, 6)) + "\n"
+    return head + format_table(rows, numbers=range(1, 6)) + "\n"
 
 
 def _seconds(spread: Spread | None) -> str:

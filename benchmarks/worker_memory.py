@@ -21,7 +21,7 @@ from choral.bench.clips import AudioClip, join_clips, write_audio_files
 from choral.bench.report import json_line, verdict
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench import find_short_clips, require_counts
-from choral.cli.console import aligned
+from choral.cli.console import format_table
 from choral.cli.shared_flags import machine_arguments
 from choral.errors import EngineError, UsageError
 from choral.jobs.sync_client import Client
@@ -127,7 +127,7 @@ def run(arguments: argparse.Namespace) -> int:
         for reading in readings
     ]
     bar = verdict(f"within {MAX_GROWTH:.0%} of the first", holds=abs(ratio - 1) <= MAX_GROWTH)
-    write_stdout(f"{aligned(rows, numbers=(1, 2))}\n{bar}")
+    write_stdout(f"{format_table(rows, numbers=(1, 2))}\n{bar}")
     write_stdout(json_line("worker-memory", {"levels": readings, "ratio": ratio}) + "\n")
     return 0
 

@@ -1,5 +1,5 @@
-# Sourced by the other scripts. `prepare EXTRAS` makes .venv (or $CHORAL_VENV) with Choral and these extras in it.
-# A second call with nothing changed does nothing and takes no time.
+# Sourced by the other scripts. `prepare EXTRAS` creates .venv (or $CHORAL_VENV) with Choral and these extras.
+# A second call does nothing unless pyproject.toml or the constraints changed.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 venv=${CHORAL_VENV:-$root/.venv}
@@ -14,12 +14,12 @@ prepare() {
         exit 1
     fi
     if ! "$python" -c 'import ensurepip' 2>/dev/null; then
-        echo "This Python cannot make virtual environments: install its venv package (Debian: apt install python3-venv)." >&2
+        echo "This Python cannot create virtual environments: install its venv package (Debian: apt install python3-venv)." >&2
         exit 1
     fi
     echo "Setting up a virtual environment in $venv (once; a few minutes) …" >&2
     [ -x "$venv/bin/python" ] || "$python" -m venv "$venv"
-    # torch first: packages that only ask for "torch" are then content with the one that is pinned.
+    # torch first, so that packages which depend on any torch keep the pinned one.
     "$venv/bin/python" -m pip install --quiet -c "$root/scripts/constraints.txt" torch
     "$venv/bin/python" -m pip install --quiet -c "$root/scripts/constraints.txt" -e "$root[$extras]"
     rm -f "$venv"/.choral-*"-${extras//,/-}"

@@ -1,1 +1,1 @@
-"""The command line: one file a command."""
+"""The command line: each command is a module of its name; `main` imports only the one that runs."""

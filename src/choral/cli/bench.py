@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, add_subcommands, describe, given_options, read_options
-from choral.cli.console import aligned, message, write_stdout
+from choral.cli.console import format_table, message, write_stdout
 from choral.cli.inputs import expand
 from choral.cli.progress import download_bar
 from choral.cli.shared_flags import add_machine_flags, load_model
@@ -110,7 +110,8 @@ def wer_table(report: WerReport) -> str:
     rows.append(["total", str(totals[0].n_words), *(f"{total.percent:.2f}" for total in totals)])
     rows.append(["seconds", "", *(f"{report.spent_s[name]:.1f}" for name in names)])
     notes = "".join(f"note: {note}\n" for note in report.notes)
-    return f"word error rate in percent, {report.model}\n\n{aligned(rows, numbers=range(1, len(names) + 2))}\n{notes}"
+    table = format_table(rows, numbers=range(1, len(names) + 2))
+    return f"word error rate in percent, {report.model}\n\n{table}\n{notes}"
 
 
 def progress(arguments: argparse.Namespace) -> Callable[[str], None]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser
 from choral.cli.bench import progress, read_counts, read_workload, require_counts
-from choral.cli.console import aligned, write_stdout
+from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import add_machine_flags, engine_settings, load_model
 from choral.errors import UsageError
 from choral.storage import storage_errors
@@ -201,7 +201,7 @@ def load_table(loads: Sequence[LoadResult]) -> str:
         ]
         for load in loads
     ]
-    return aligned([head, *rows], numbers=range(len(head)))
+    return format_table([head, *rows], numbers=range(len(head)))
 
 
 def overhead_table(overheads: Sequence[EngineOverhead]) -> str:
@@ -211,4 +211,4 @@ def overhead_table(overheads: Sequence[EngineOverhead]) -> str:
         + [f"{value:.0f}" for value in (one.step_us, one.deciding_us, one.entry_us)]
         for one in overheads
     ]
-    return aligned([head, *rows], numbers=range(len(head)))
+    return format_table([head, *rows], numbers=range(len(head)))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
-from choral.cli.console import aligned, message, write_stdout
+from choral.cli.console import format_table, message, write_stdout
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def words_table(model: str, found: Sequence[Quality]) -> str:
     for one in found:
         same, not_worse = f"{one.same_tokens} of {one.n_clips}", f"{one.not_worse} of {one.n_clips}"
         rows.append([f"{one.compute_type} on {one.device}", same, not_worse, f"{one.wer_percent:.2f}%"])
-    return aligned(rows, numbers=(1, 2, 3)) + "\n"
+    return format_table(rows, numbers=(1, 2, 3)) + "\n"
 
 
 def measure(shape: str, compute_type: str, device: str, top: Ceilings) -> Result:
@@ -246,7 +246,7 @@ def table(results: Sequence[Result], others: dict[str, float]) -> str:
                 "" if ratio is None else f"{ratio:.1f}",
             ]
         )
-    return aligned(rows, numbers=range(1, len(rows[0]))) + "\n"
+    return format_table(rows, numbers=range(1, len(rows[0]))) + "\n"
 
 
 def limits_table(top: Ceilings, results: Sequence[Result]) -> str:
@@ -260,7 +260,7 @@ def limits_table(top: Ceilings, results: Sequence[Result]) -> str:
             name = f"{result.shape} {result.compute_type}"
             takes, limit = f"{share.measured_ms:.2f} ms", f"{share.limit_ms:.2f} ms"
             rows.append([name, share.name, takes, limit, f"{share.share:.0%}"])
-    return first + aligned(rows, numbers=(2, 3, 4)) + "\n"
+    return first + format_table(rows, numbers=(2, 3, 4)) + "\n"
 
 
 def breakdown_table(results: Sequence[Result]) -> str:
@@ -272,4 +272,4 @@ def breakdown_table(results: Sequence[Result]) -> str:
             times = [f"{step.breakdown.kind_us.get(kind, 0):.0f}" for kind in kinds]
             name = f"{result.shape} {result.compute_type}"
             rows.append([name, step.name, *times, str(step.breakdown.n_kernels)])
-    return aligned(rows, numbers=range(2, len(rows[0]))) + "\n"
+    return format_table(rows, numbers=range(2, len(rows[0]))) + "\n"

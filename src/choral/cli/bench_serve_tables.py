@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from choral.bench.report import verdict
-from choral.cli.console import aligned
+from choral.cli.console import format_table
 
 if TYPE_CHECKING:
     from choral.bench.serve_load import ConcurrencyResult, SideResult
@@ -27,7 +27,7 @@ def load_table(levels: Sequence[ConcurrencyResult]) -> str:
             rows.append(("", "engine", *_side(level.engine), "", ""))
     late_ms = max(level.late_p99_s for level in levels) * 1e3
     late = f"this machine wakes a program that sleeps up to {late_ms:.1f} ms late (p99) under this load\n"
-    return aligned(rows, numbers=(0, *range(2, len(rows[0])))) + "\n" + _beside(levels) + late + _failures(levels)
+    return format_table(rows, numbers=(0, *range(2, len(rows[0])))) + "\n" + _beside(levels) + late + _failures(levels)
 
 
 def _side(side: SideResult) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ def soak_table(report: SoakReport) -> str:
         f"{tally.n_bad_taken} bad requests answered wrongly\n"
     )
     failures = "".join(f"failed: {failure}\n" for failure in tally.failures[:FAILURES_TOLD])
-    return aligned(rows, numbers=range(len(rows[0]))) + "\n" + facts + failures
+    return format_table(rows, numbers=range(len(rows[0]))) + "\n" + facts + failures
 
 
 def told_verdicts(found: Iterable[tuple[str, bool | None]]) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench_speed import find_clips, pick_device, require_counts, resolve_model
-from choral.cli.console import aligned, message, write_stdout
+from choral.cli.console import format_table, message, write_stdout
 from choral.cli.inputs import expand
 from choral.cli.shared_flags import add_machine_flags, engine_settings
 from choral.errors import AudioNotFound
@@ -114,6 +114,6 @@ def heading(plan: StrategySettings, n_requests: int) -> str:
 def shown(plan: StrategySettings, n_requests: int, report: StrategyReport) -> str:
     from choral.bench.strategies import cells, chart
 
-    table = aligned(cells(report), numbers=range(1, len(cells(report)[0])))
+    table = format_table(cells(report), numbers=range(1, len(cells(report)[0])))
     notes = "".join(f"note: {note}\n" for note in report.notes)
     return f"{heading(plan, n_requests)}\n\n{table}\n{chart(report)}{notes}\n"

@@ -98,8 +98,8 @@ def format_time_left(elapsed_s: float, fraction_done: float) -> str:
     return f"{format_clock(elapsed_s * (1 - fraction_done) / fraction_done)} left"
 
 
-def aligned(rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> str:
-    """A text table with columns two spaces apart; the columns in `numbers` are right-aligned."""
+def format_table(rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> str:
+    """A text table with columns two spaces apart; the columns in `numbers` are right-format_table."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "".join(_table_line(row, widths, numbers) for row in rows)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, Run, add_subcommand, add_subcommands, describe
-from choral.cli.console import aligned, format_clock, message, printable, shorten, write_stdout
+from choral.cli.console import format_clock, format_table, message, printable, shorten, write_stdout
 from choral.cli.failures import Failure, Failures
 from choral.cli.shared_flags import add_redis_flags, open_client
 from choral.errors import ChoralError
@@ -123,7 +123,7 @@ def _print_table(records: Sequence[JobRecord], empty: str) -> int:
         )
         for record in records
     ]
-    write_stdout(aligned(rows, numbers=(3, 5)))
+    write_stdout(format_table(rows, numbers=(3, 5)))
     return 0
 
 
@@ -143,7 +143,7 @@ def _progress(record: JobRecord) -> str:
 
 def _format_record(record: JobRecord) -> str:
     rows = [(name, printable(value)) for name, value in _facts(record) if value]
-    return aligned(rows) + "\n"
+    return format_table(rows) + "\n"
 
 
 def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
@@ -216,11 +216,11 @@ def _top_view(client: Client) -> str:
         ),
         ("speed", f"{audio_per_s:.1f} hours of audio per hour, {len(workers)} workers"),
     ]
-    head = f"choral jobs, {client.address}, {time.strftime('%H:%M:%S')}\n\n{aligned(facts)}\n"
+    head = f"choral jobs, {client.address}, {time.strftime('%H:%M:%S')}\n\n{format_table(facts)}\n"
     if not workers:
         return head + "no workers: start one with `choral worker`\n"
     rows = [("worker", "model", "device", "up", "prep", "engine", "busy", "hours/hour", "done", "failed")]
-    return head + aligned(rows + [_worker_row(worker) for worker in workers], numbers=range(3, 10))
+    return head + format_table(rows + [_worker_row(worker) for worker in workers], numbers=range(3, 10))
 
 
 def _worker_row(worker: WorkerStatus) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 from choral.cli.arguments import Parser, add_flags, add_subcommand, add_subcommands, given_options
-from choral.cli.console import aligned, write_stdout
+from choral.cli.console import format_table, write_stdout
 from choral.errors import UsageError
 
 LIMITS = ("requests_per_minute", "audio_minutes_per_day", "parallel_requests")
@@ -54,7 +54,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     from choral.server.api_keys import read_keys
 
     rows = [[key.name, *(f"{getattr(key, name):g}" for name in LIMITS)] for key in read_keys(arguments.file)]
-    write_stdout(aligned([["name", *(name.replace("_", " ") for name in LIMITS)], *rows], range(1, 4)))
+    write_stdout(format_table([["name", *(name.replace("_", " ") for name in LIMITS)], *rows], range(1, 4)))
     return 0
 
 

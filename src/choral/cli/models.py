@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, add_subcommand, add_subcommands
-from choral.cli.console import aligned, format_size, message, write_stdout
+from choral.cli.console import format_size, format_table, message, write_stdout
 from choral.cli.failures import Failure, Failures
 from choral.cli.progress import download_bar
 from choral.errors import ChoralError
@@ -48,7 +48,7 @@ def run_list(arguments: argparse.Namespace) -> int:
     models = store.list()
     installed = [_installed_row(model) for model in models]
     available = [_available_row(model) for model in store.available()]
-    write_stdout(aligned([("name", "installed", "size", "source", "path"), *installed, *available]))
+    write_stdout(format_table([("name", "installed", "size", "source", "path"), *installed, *available]))
     for model in models:
         if model.damage:
             message(f"{model.name} is damaged: {model.damage}")
