@@ -1,4 +1,4 @@
-"""The real tiny model with real speech cut into windows, and an engine without a network, or only its clock."""
+"""Fixtures: the real tiny model with speech cut into windows, and an engine on a fake runner with a fake clock."""
 
 from __future__ import annotations
 

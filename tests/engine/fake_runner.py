@@ -1,7 +1,7 @@
-"""A runner without a network, for faults and time: windows say as much as the test plans, and fail when it says so.
+"""A runner without a network, for faults and timing: each window follows a plan that the test sets.
 
-It checks what the engine promises to runners: no place is taken twice, nothing is decoded that has not begun, and no
-audio is encoded that is still known.
+It checks the engine's side of the `Runner` contract: no slot is used twice, only prefilled windows are decoded, and
+cached audio is not encoded again.
 """
 
 from __future__ import annotations
@@ -111,8 +111,8 @@ class FakeRunner:
         self.on_call("prefill")
         self.clock.now_s += self.seconds.decode
         taken = [slot for slots in self.running for slot in slots]
-        wanted = [slot for start in starts for slot in start.slots]
-        assert len({*taken, *wanted}) == len(taken) + len(wanted) <= self.n_slots
+        new = [slot for start in starts for slot in start.slots]
+        assert len({*taken, *new}) == len(taken) + len(new) <= self.n_slots
         assert all(start.features == start.audio_key for start in starts)
         self.check_faults([self.plan(start.params) for start in starts])
         self.running |= {start.slots: Running(start) for start in starts}

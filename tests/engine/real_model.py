@@ -1,4 +1,4 @@
-"""What tests with the real tiny model share."""
+"""Helpers for tests with the real tiny model."""
 
 from __future__ import annotations
 

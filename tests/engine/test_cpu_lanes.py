@@ -1,4 +1,4 @@
-"""Threads side by side, each with its own share of the cores."""
+"""Lanes: threads side by side, each with its share of the cores."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _own_number_of_threads() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(("n_threads", "n_lanes", "n_each"), [(1, 1, 1), (2, 2, 1), (3, 3, 1), (8, 4, 2)])
-def test_the_threads_are_shared_between_the_lanes(n_threads: int, n_lanes: int, n_each: int) -> None:
+def test_lanes_share_the_threads(n_threads: int, n_lanes: int, n_each: int) -> None:
     torch.set_num_threads(n_threads)
     lanes = CpuLanes()
     all_here = threading.Barrier(n_lanes)
@@ -45,7 +45,7 @@ def test_results_come_in_order() -> None:
     assert CpuLanes().map(lambda n: n * n, range(50)) == [n * n for n in range(50)]
 
 
-def test_a_failure_is_raised_when_all_are_done_and_the_lanes_live_on() -> None:
+def test_a_failure_is_raised_after_all_parts_and_the_lanes_survive() -> None:
     lanes = CpuLanes()
     done: list[int] = []
 
@@ -61,7 +61,7 @@ def test_a_failure_is_raised_when_all_are_done_and_the_lanes_live_on() -> None:
     assert lanes.map(fail_first, [5]) == [5]
 
 
-def test_lanes_keep_nothing_of_what_they_did_and_end_when_they_are_forgotten() -> None:
+def test_lanes_free_their_results_and_end_when_collected() -> None:
     before = set(threading.enumerate())
     lanes = CpuLanes()
     mine = [thread for thread in threading.enumerate() if thread not in before]

@@ -1,4 +1,4 @@
-"""What is held stays, what was not asked for the longest goes, and the bytes are those of the entries."""
+"""The encoder cache: held entries stay, others are evicted least recently used first, bytes are counted."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def kept(cache: EncoderCache[str]) -> set[bytes]:
     return {bytes([letter]) for letter in b"abcdef" if bytes([letter]) in cache}
 
 
-def test_the_least_recently_used_goes_first():
+def test_the_least_recently_used_entry_is_evicted_first():
     cache = filled(30, b"a", b"b", b"c")
     cache.hold(b"a", 1)  # asked for again
     cache.release(b"a", 1)
@@ -29,13 +29,13 @@ def test_the_least_recently_used_goes_first():
     assert cache.get(b"a") == "a"
 
 
-def test_large_entries_push_out_several():
+def test_a_large_entry_evicts_several():
     cache = filled(30, b"a", b"b", b"c")
     cache.put(b"d", "d", 20)
     assert kept(cache) == {b"c", b"d"}
 
 
-def test_what_is_held_stays_though_it_is_over_the_budget():
+def test_held_entries_stay_over_budget():
     cache = filled(20)
     for key in (b"a", b"b", b"c"):
         cache.hold(key, key)
@@ -46,7 +46,7 @@ def test_what_is_held_stays_though_it_is_over_the_budget():
     assert kept(cache) == {b"a", b"c"}
 
 
-def test_it_is_held_until_the_last_holder_lets_go():
+def test_an_entry_is_held_until_its_last_holder_releases_it():
     cache = filled(0)
     cache.hold(b"a", 1)
     cache.hold(b"a", 2)
@@ -59,7 +59,7 @@ def test_it_is_held_until_the_last_holder_lets_go():
     assert cache.holders == set()
 
 
-def test_a_result_that_never_came_can_be_let_go():
+def test_an_entry_can_be_held_and_released_before_it_is_put():
     cache = filled(30)
     cache.hold(b"a", 1)
     cache.release(b"a", 1)
@@ -68,28 +68,28 @@ def test_a_result_that_never_came_can_be_let_go():
         cache.release(b"a", 1)
 
 
-def test_clearing_spares_what_is_held():
+def test_clear_keeps_held_entries():
     cache = filled(30, b"a", b"b")
     cache.hold(b"b", 1)
     cache.clear()
     assert kept(cache) == {b"b"}
 
 
-def test_an_overfull_cache_is_noticed():
+def test_integrity_check_finds_a_cache_over_budget():
     cache = filled(20, b"a", b"b")
     cache.budget_bytes = 19
     with pytest.raises(AssertionError, match="over budget"):
         cache.check_integrity()
 
 
-def test_a_hold_without_holder_is_noticed():
+def test_integrity_check_finds_holds_without_holder():
     cache = filled(20, b"a")
     cache._holders[b"a"] = set()
     with pytest.raises(AssertionError, match="no holder"):
         cache.check_integrity()
 
 
-def test_bytes_that_are_miscounted_are_noticed():
+def test_integrity_check_finds_miscounted_bytes():
     cache = filled(30, b"a", b"b")
     cache.n_bytes -= 1
     with pytest.raises(AssertionError, match="miscounted"):
@@ -97,7 +97,7 @@ def test_bytes_that_are_miscounted_are_noticed():
 
 
 @pytest.mark.parametrize("key", [b"a", b"b", b"c"])
-def test_a_result_that_is_held_and_evictable_or_neither_is_noticed(key: bytes):
+def test_integrity_check_finds_entries_held_and_evictable_or_neither(key: bytes):
     cache = filled(30, b"a", b"b")
     cache.hold(b"a", 1)
     cache._evictable.update({key: None}) if key != b"b" else cache._evictable.clear()
@@ -105,7 +105,7 @@ def test_a_result_that_is_held_and_evictable_or_neither_is_noticed(key: bytes):
         cache.check_integrity()
 
 
-def test_nothing_is_put_twice():
+def test_putting_a_key_twice_is_refused():
     cache = filled(30, b"a")
     with pytest.raises(AssertionError):
         cache.put(b"a", "again", 10)

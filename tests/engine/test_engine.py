@@ -1,4 +1,4 @@
-"""The engine's promises to its callers, without a network: waiting, watching, refusing, telling."""
+"""The engine's interface on a fake runner: results, refusals, statistics, observers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_results_can_be_awaited(engine: Engine, runner: FakeRunner):
     assert found == [Decoded((0, 1, 2), -0.5, 0.1)] * 4
 
 
-def test_other_work_has_other_results(engine: Engine):
+def test_alignment_and_language_detection_have_their_own_results(engine: Engine):
     text = AlignParams(text_tokens=(1,), n_frames=10, language="en", task="transcribe")
     assert engine.submit(Window(audio(1), DetectLanguageParams())).result(SOON_S).best == "en"
     assert engine.submit(Window(audio(1), text)).result(SOON_S).token_probs.tolist() == [1.0]
@@ -66,7 +66,7 @@ def test_new_callers_are_refused_when_the_queue_is_full(runner: FakeRunner):
     engine.close()
 
 
-def test_more_beams_than_places_are_refused(engine: Engine):
+def test_more_beams_than_slots_are_refused(engine: Engine):
     with pytest.raises(UsageError, match=r"9 beams .* room for 8.*--beam-size"):
         engine.submit(window(1, n_slots=9))
     assert engine.submit(window(1, n_slots=8)).result(SOON_S)
@@ -86,10 +86,10 @@ def test_audio_that_cannot_be_encoded_fails_alone(engine: Engine, runner: FakeRu
     assert engine.stats.failed == 1
 
 
-# Telling
+# Reporting
 
 
-def test_it_says_what_it_found(runner: FakeRunner, caplog: pytest.LogCaptureFixture):
+def test_the_engine_logs_its_capacity(runner: FakeRunner, caplog: pytest.LogCaptureFixture):
     with caplog.at_level(logging.INFO, logger="choral.engine"):
         engine_on(runner).close()
     (record,) = caplog.records
@@ -99,7 +99,7 @@ def test_it_says_what_it_found(runner: FakeRunner, caplog: pytest.LogCaptureFixt
     )
 
 
-def test_the_largest_step_is_tried_first(runner: FakeRunner):
+def test_warm_up_runs_the_largest_batches(runner: FakeRunner):
     engine = engine_on(runner, warm_up=True, encoder_budget=6_000)
     assert runner.encoded == [4, 4]
     assert not runner.running
@@ -119,7 +119,7 @@ def test_steps_can_be_observed(engine: Engine):
     assert isinstance(records[-1].step, DecodeStep)
 
 
-def test_audio_can_be_forgotten(engine: Engine):
+def test_the_encoder_cache_can_be_cleared(engine: Engine):
     engine.submit(window(1)).result(SOON_S)
     engine.submit(window(1)).result(SOON_S)
     assert engine.stats.encoded == 1

@@ -1,4 +1,4 @@
-"""Windows that are given up or fail leave alone, and at once."""
+"""The engine loop: failures, cancellation and timing of steps."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ def test_a_cancelled_window_leaves_before_the_next_step(clock: Clock):
     assert stepper.scheduler.slots.n_free == 7
 
 
-def test_a_window_cancelled_while_its_batch_was_chosen_is_not_run(clock: Clock):
+def test_a_future_cancelled_without_the_engine_is_not_run(clock: Clock):
     stepper = make_stepper(clock)
     tasks = [stepper.submit(key=1), stepper.submit(key=2)]
-    tasks[0].future.cancel()  # by whoever waits; the engine was not told
+    tasks[0].future.cancel()  # without the engine
     stepper.steps()
     assert stepper.runner.encoded == [1]
     assert not tasks[1].future.cancelled()
 
 
-def test_a_failed_batch_is_tried_again_window_by_window(clock: Clock):
+def test_a_failed_batch_is_retried_window_by_window(clock: Clock):
     stepper = make_stepper(clock, encode=0.0001)
     for _ in range(3):
         stepper.submit()
@@ -70,7 +70,7 @@ def test_a_runner_that_times_itself_is_charged_by_its_own_costs(clock: Clock):
     assert costs.encode.seconds(1) == pytest.approx(0.25)  # not learnt from the wall clock
     assert costs.busy_s == pytest.approx(0.25)
     stepper.step()
-    assert records[1].run_s == pytest.approx(0.001)  # no prefill was measured yet: the wall clock has to do
+    assert records[1].run_s == pytest.approx(0.001)  # no prefill was measured yet: the wall clock is used
 
 
 def test_a_runner_that_waits_is_timed_by_the_engine(clock: Clock):

@@ -1,4 +1,4 @@
-"""Accounts of callers: the least served first, newcomers level, classes weighted."""
+"""Accounts of callers: the least served first, new callers level, classes weighted."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def queued(fair: FairShare, some: Account) -> list[Account]:
     return found
 
 
-def test_the_least_served_is_first_and_then_who_came_first():
+def test_the_least_served_account_is_first_then_by_arrival():
     fair = FairShare()
     a, b, c = (with_window(fair, Caller()) for _ in range(3))
     assert queued(fair, a) == [a, b, c]
@@ -61,7 +61,7 @@ def test_a_charge_moves_an_account_that_is_queued():
     assert fair.queue_of(a).pop() is b
 
 
-def test_a_newcomer_is_level_with_the_least_served_of_the_last_step():
+def test_a_new_account_starts_level_with_the_least_served():
     fair = FairShare()
     much, little = with_window(fair, Caller()), with_window(fair, Caller())
     for _ in range(10):
@@ -71,7 +71,7 @@ def test_a_newcomer_is_level_with_the_least_served_of_the_last_step():
     assert queued(fair, newcomer)[0] is newcomer
 
 
-def test_nobody_saves_up_time_by_staying_away():
+def test_an_absent_account_saves_no_time():
     fair = FairShare()
     caller = Caller()
     away, here = with_window(fair, caller), with_window(fair, Caller())
@@ -103,7 +103,7 @@ def test_an_account_closes_with_its_last_window():
     assert fair.accounts() == []
 
 
-def test_interactive_callers_are_charged_a_quarter():
+def test_interactive_callers_get_four_times_the_time():
     fair = FairShare()
     batch, interactive = with_window(fair, Caller("batch")), with_window(fair, Caller("interactive"))
     names = {queue: name for name, queue in fair.queues.items()}

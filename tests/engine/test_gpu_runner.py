@@ -1,6 +1,6 @@
-"""The GPU's runner, on the CPU, where its kernels are plain torch: what it decides, it decides as the other does.
+"""The GPU runner on the CPU, with the torch references of its kernels: it decides as the torch runner does.
 
-How the kernels themselves do is seen in `tests/kernels`, and on a GPU by `choral bench gpu`.
+`tests/kernels` tests the kernels in Triton's interpreter, `choral bench gpu` on a GPU.
 """
 
 from __future__ import annotations
@@ -73,22 +73,22 @@ def windows(samples: Samples) -> list[Window[Decoded]]:
     return [Window(alone(np.ascontiguousarray(cut)), params) for cut, params in zip(cuts, PARAMS, strict=True)]
 
 
-def results(engine: Engine, wanted: Sequence[Window[Decoded]]) -> list[Decoded]:
-    return [pending.result(SOON_S) for pending in [engine.submit(window) for window in wanted]]
+def results(engine: Engine, windows: Sequence[Window[Decoded]]) -> list[Decoded]:
+    return [pending.result(SOON_S) for pending in [engine.submit(window) for window in windows]]
 
 
-def test_every_kind_of_window_as_the_other_runner_has_it(engine: Engine, tiny: Loaded, samples: Samples) -> None:
-    wanted = windows(samples)
-    for mine, theirs in zip(results(engine, wanted), results(tiny.engine, wanted), strict=True):
+def test_all_params_match_the_torch_runner(engine: Engine, tiny: Loaded, samples: Samples) -> None:
+    submitted = windows(samples)
+    for mine, theirs in zip(results(engine, submitted), results(tiny.engine, submitted), strict=True):
         assert mine.tokens == theirs.tokens
         assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-4)
         assert mine.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-4)
 
 
-def test_together_as_alone_and_again_in_the_same_slots(engine: Engine, samples: Samples) -> None:
-    wanted = windows(samples)
-    together = results(engine, wanted)
-    one_by_one = [results(engine, [window])[0] for window in wanted]
+def test_gpu_results_do_not_depend_on_the_batch_or_slots(engine: Engine, samples: Samples) -> None:
+    submitted = windows(samples)
+    together = results(engine, submitted)
+    one_by_one = [results(engine, [window])[0] for window in submitted]
     assert [each.tokens for each in together] == [each.tokens for each in one_by_one]
 
 
@@ -131,18 +131,16 @@ def test_a_bad_prompt_fails_alone(engine: Engine, samples: Samples) -> None:
     assert pending[0].result(SOON_S).tokens == pending[2].result(SOON_S).tokens
 
 
-def test_numbers_that_are_not_numbers_fail_alone(
-    engine: Engine, samples: Samples, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hear = GpuEncode.__call__
+def test_a_window_with_nan_fails_alone(engine: Engine, samples: Samples, monkeypatch: pytest.MonkeyPatch) -> None:
+    encode = GpuEncode.__call__
 
-    def spoilt(self: GpuEncode, audios: Sequence[WindowAudio]) -> list[torch.Tensor]:
+    def with_nan(self: GpuEncode, audios: Sequence[WindowAudio]) -> list[torch.Tensor]:
         return [
-            own * (torch.nan if audio.samples[0] == 1 else 1)
-            for own, audio in zip(hear(self, audios), audios, strict=True)
+            features * (torch.nan if audio.samples[0] == 1 else 1)
+            for features, audio in zip(encode(self, audios), audios, strict=True)
         ]
 
-    monkeypatch.setattr(GpuEncode, "__call__", spoilt)
+    monkeypatch.setattr(GpuEncode, "__call__", with_nan)
     broken = samples.copy()
     broken[0] = 1
     pending = [engine.submit(Window(alone(cut), PARAMS[0])) for cut in (samples[:100_000], broken)]
@@ -151,9 +149,7 @@ def test_numbers_that_are_not_numbers_fail_alone(
     assert pending[0].result(SOON_S).tokens
 
 
-def test_in_bytes_the_text_is_much_the_same(
-    tiny: Loaded, tiny_checkpoint: Checkpoint, samples: Samples, monkeypatch
-) -> None:
+def test_fp8_decodes_the_sentence(tiny: Loaded, tiny_checkpoint: Checkpoint, samples: Samples, monkeypatch) -> None:
     monkeypatch.setattr(gpu_runner, "pick_compute_type", lambda *_: "fp8")
     runner = GpuRunner(tiny_checkpoint, tiny.tokenizer, replace(SETTINGS, slots=2))
     engine = Engine(runner, SETTINGS)
@@ -166,7 +162,7 @@ def test_in_bytes_the_text_is_much_the_same(
 
 
 @pytest.mark.parametrize(("lead", "n_frames", "peak"), [(0, 1100, None), (200, 700, 1.5), (0, 3000, None)])
-def test_mel_spectrograms_are_the_cpu_s(samples: Samples, lead: int, n_frames: int, peak: float | None) -> None:
+def test_mel_spectrograms_match_the_cpu(samples: Samples, lead: int, n_frames: int, peak: float | None) -> None:
     audio = WindowAudio(samples, lead=lead, n_mel_frames=n_frames, mel_peak=peak)
     padded = np.empty((1, N_PADDED), np.float32)
     pad(audio.samples, lead, padded[0])
@@ -176,17 +172,17 @@ def test_mel_spectrograms_are_the_cpu_s(samples: Samples, lead: int, n_frames: i
 
 
 @torch.inference_mode()
-def test_the_encoder_is_the_plain_one(tiny_checkpoint: Checkpoint) -> None:
+def test_the_gpu_encoder_matches_the_plain_one(tiny_checkpoint: Checkpoint) -> None:
     network = Whisper.from_checkpoint(tiny_checkpoint, CPU, torch.float32)
     mel = torch.randn(2, tiny_checkpoint.dims.n_mels, 3000, generator=torch.Generator().manual_seed(0))
     plain = network.encoder(mel)
     assert torch.allclose(GpuEncoder(network.encoder)(mel.mT.contiguous()), plain, atol=2e-4)
-    # Its weights are now views into those of the other, and it still works.
+    # The plain encoder still works, although the weights are shared now.
     assert torch.allclose(network.encoder(mel), plain, atol=1e-5)
 
 
 @torch.inference_mode()
-def test_weights_that_lie_the_other_way_are_turned_around(tiny_en_pt: Path) -> None:
+def test_transposed_weights_are_made_contiguous(tiny_en_pt: Path) -> None:
     """As they do in OpenAI's files, where kernels would read somebody else's."""
     network = Whisper.from_checkpoint(open_checkpoint(tiny_en_pt), CPU, torch.float32)
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
@@ -196,7 +192,7 @@ def test_weights_that_lie_the_other_way_are_turned_around(tiny_en_pt: Path) -> N
     assert all(torch.equal(weight, before[name]) for name, weight in network.state_dict().items())
 
 
-def test_sizes_waste_little() -> None:
+def test_graph_sizes_need_little_padding() -> None:
     sizes = sizes_up_to(256)
     assert sizes[:4] == [1, 2, 4, 8]
     assert sizes[-1] == 256
@@ -204,7 +200,7 @@ def test_sizes_waste_little() -> None:
     assert sizes_up_to(9)[-2:] == [8, 9]
 
 
-def test_without_a_gpu_the_step_is_simply_called() -> None:
+def test_without_a_gpu_the_step_runs_eagerly() -> None:
     calls: list[int] = []
 
     def step(n: int) -> torch.Tensor:

@@ -19,7 +19,7 @@ from fake_runner import FakeRunner, Plan, audio
 SOON_S = 20
 
 
-class Desk:
+class PausableGroup:
     """Two engines that can be held up, in a group."""
 
     def __init__(self, queue_limit: int = 4096) -> None:
@@ -39,68 +39,68 @@ class Desk:
 
 
 @pytest.fixture
-def desk() -> Iterator[Desk]:
-    desk = Desk()
-    yield desk
-    desk.gate.set()
-    desk.group.close()
+def harness() -> Iterator[PausableGroup]:
+    harness = PausableGroup()
+    yield harness
+    harness.gate.set()
+    harness.group.close()
 
 
-def test_windows_go_where_the_least_is_under_way(desk: Desk) -> None:
-    desk.gate.clear()
-    pending = [desk.submit() for _ in range(10)]
-    desk.gate.set()
+def test_windows_go_to_the_engine_with_the_fewest_in_flight(harness: PausableGroup) -> None:
+    harness.gate.clear()
+    pending = [harness.submit() for _ in range(10)]
+    harness.gate.set()
     assert all(each.result(SOON_S).tokens == (0, 1, 2) for each in pending)
-    assert [sum(runner.encoded) for runner in desk.runners] == [5, 5]
-    assert desk.group.stats.windows == 10
-    assert desk.group.stats.encoded == 10
+    assert [sum(runner.encoded) for runner in harness.runners] == [5, 5]
+    assert harness.group.stats.windows == 10
+    assert harness.group.stats.encoded == 10
 
 
-def test_the_same_audio_goes_where_it_is_known(desk: Desk) -> None:
+def test_the_same_audio_goes_to_the_same_engine(harness: PausableGroup) -> None:
     for _ in range(6):
-        desk.submit(key=7).result(SOON_S)
-    assert sorted(sum(runner.encoded) for runner in desk.runners) == [0, 1]
-    assert desk.group.stats.cache_hits == 5
+        harness.submit(key=7).result(SOON_S)
+    assert sorted(sum(runner.encoded) for runner in harness.runners) == [0, 1]
+    assert harness.group.stats.cache_hits == 5
 
 
-def test_what_is_no_longer_wanted_leaves_its_own_engine(desk: Desk) -> None:
-    desk.gate.clear()
-    pending = [desk.submit() for _ in range(6)]
+def test_cancelled_windows_leave_their_engine(harness: PausableGroup) -> None:
+    harness.gate.clear()
+    pending = [harness.submit() for _ in range(6)]
     for each in pending[:4]:
-        desk.group.cancel(each)
-    desk.gate.set()
+        harness.group.cancel(each)
+    harness.gate.set()
     for each in pending[:4]:
         with pytest.raises(CancelledError):
             each.result(SOON_S)
     assert all(each.result(SOON_S) for each in pending[4:])
-    assert desk.group.drain(SOON_S)
+    assert harness.group.drain(SOON_S)
 
 
-def test_the_queue_is_bounded_for_all_together() -> None:
-    desk = Desk(queue_limit=3)
-    desk.gate.clear()
+def test_the_queue_limit_holds_for_all_engines_together() -> None:
+    harness = PausableGroup(queue_limit=3)
+    harness.gate.clear()
     known = Caller()
     try:
         for _ in range(20):
-            desk.submit(caller=known)  # who was taken on is not refused
+            harness.submit(caller=known)  # an admitted caller is never refused
         with pytest.raises(QueueFull, match="are waiting already"):
-            desk.submit()
+            harness.submit()
     finally:
-        desk.gate.set()
-        desk.group.close()
+        harness.gate.set()
+        harness.group.close()
 
 
-def test_nothing_is_taken_after_the_end(desk: Desk) -> None:
-    assert desk.group.drain(SOON_S)
+def test_a_drained_group_refuses_windows(harness: PausableGroup) -> None:
+    assert harness.group.drain(SOON_S)
     with pytest.raises(EngineClosed):
-        desk.submit()
+        harness.submit()
 
 
 @pytest.mark.parametrize("devices", ["x", "0;1", "cpu:1", "0,,1", "0,-1"])
-def test_devices_that_make_no_sense_are_refused(devices: str) -> None:
+def test_invalid_devices_are_refused(devices: str) -> None:
     with pytest.raises(UsageError, match="separated by commas"):
         EngineSettings(devices=devices)
 
 
-def test_names_of_devices() -> None:
+def test_device_names() -> None:
     assert EngineSettings(devices="0, 1,cpu").device_names == ["cuda:0", "cuda:1", "cpu"]

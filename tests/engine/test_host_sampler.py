@@ -1,4 +1,4 @@
-"""Which token is picked: the top_k, or one drawn by the row's own seed and nothing else."""
+"""Token picks: the argmax, the top k, or a draw that depends on the row's seed only."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ def logits(n_rows: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(n_rows, N_VOCAB, generator=torch.Generator().manual_seed(seed)) * 2
 
 
-def test_temperature_zero_takes_the_likeliest():
+def test_temperature_zero_takes_the_argmax():
     rows = logits(20)
     picked = pick(rows, [Draw(0.0, seed, 3) for seed in range(20)])
     assert picked.tokens == rows.argmax(dim=-1).tolist()
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.4, 1.0])
-def test_log_probabilities_are_of_the_untempered_softmax(temperature: float):
+def test_log_probabilities_ignore_the_temperature(temperature: float):
     rows = logits(20)
     picked = pick(rows, [Draw(temperature, seed, 0) for seed in range(20)])
     expected = torch.log_softmax(rows.double(), dim=-1).gather(1, torch.tensor(picked.tokens)[:, None])[:, 0]
     assert picked.logprobs == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_a_forbidden_token_is_never_drawn():
+def test_a_banned_token_is_never_drawn():
     rows = torch.full((500, N_VOCAB), -torch.inf)
     rows[:, [3, 700]] = 0.0
     picked = pick(rows, [Draw(1.0, seed, 0) for seed in range(500)])
@@ -82,7 +82,7 @@ def test_noise_is_finite_and_spread_as_gumbel_is():
     assert float(noise.std()) == pytest.approx(1.2825, abs=0.01)
 
 
-def test_the_likeliest_stand_in_order():
+def test_top_k_is_sorted():
     rows = logits(5)
     best = top_k(rows, 6)
     expected = torch.log_softmax(rows, dim=-1).sort(dim=-1, descending=True)

@@ -1,4 +1,4 @@
-"""All rules at once over rows with their own options and texts, each row against openai-whisper's filters alone."""
+"""All rules over rows with different options and texts, compared with openai-whisper's filters row by row."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def random_logits(n_rows: int, seed: int) -> torch.Tensor:
 
 @settings(max_examples=100, deadline=None)
 @given(rows=rows_of_works, order=st.permutations(range(N_SLOTS)), seed=st.integers(0, 2**31))
-def test_each_row_is_ruled_as_the_reference_rules_it_alone(
+def test_rules_match_the_reference_for_each_row(
     rows: list[tuple[DecodeParams, list[int]]], order: list[int], seed: int
 ):
     slots = order[: len(rows)]
@@ -80,7 +80,7 @@ def test_each_row_is_ruled_as_the_reference_rules_it_alone(
 
 @settings(max_examples=20, deadline=None)
 @given(rows=rows_of_works, seed=st.integers(0, 2**31), data=st.data())
-def test_windows_that_are_not_in_a_step_change_nothing(
+def test_windows_outside_a_step_are_unaffected(
     rows: list[tuple[DecodeParams, list[int]]], seed: int, data: st.DataObject
 ):
     slots = list(range(len(rows)))
@@ -93,7 +93,7 @@ def test_windows_that_are_not_in_a_step_change_nothing(
     assert torch.equal(some_logits, all_logits[some])
 
 
-def test_zero_as_latest_first_timestamp_allows_only_zero():
+def test_max_initial_timestamp_of_zero_allows_only_zero():
     """The reference takes 0 for "no limit"; here it means what it says."""
     rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
     rules.begin((1,), DecodeParams(max_initial_timestamp=0.0))
@@ -102,7 +102,7 @@ def test_zero_as_latest_first_timestamp_allows_only_zero():
     assert torch.isfinite(logits[0]).nonzero().flatten().tolist() == [BEGIN]
 
 
-def test_a_place_forgets_the_window_before():
+def test_a_slot_is_reset_for_its_next_window():
     rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
     rules.begin((0, 1), DecodeParams(suppress_tokens=(7,), max_initial_timestamp=0.0))
     rules.history.append(torch.tensor([0, 1]), torch.tensor([BEGIN + 3, 5]))

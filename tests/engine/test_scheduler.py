@@ -1,4 +1,4 @@
-"""What the engine does next: fair to callers, never more than fits, nobody passed for ever."""
+"""Which step comes next: fairness between callers, slots, encode budget, decode batches, lanes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def callers_of(step: Step | None) -> list[Caller]:
     return [task.caller for task in step.tasks] if step else []
 
 
-# Whose turn it is
+# Fair share
 
 
 def test_a_short_request_does_not_wait_behind_a_long_one(clock: Clock):
@@ -35,7 +35,7 @@ def test_a_short_request_does_not_wait_behind_a_long_one(clock: Clock):
     assert stepper.scheduler.n_waiting > 30
 
 
-def test_a_newcomer_does_not_make_up_for_what_others_had(clock: Clock):
+def test_a_new_caller_starts_level_with_the_least_served(clock: Clock):
     """One caller decodes one window beside the many of another, so it has had less; a third is level with it."""
     stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.01)
     file, slow = Caller(), Caller()
@@ -50,7 +50,7 @@ def test_a_newcomer_does_not_make_up_for_what_others_had(clock: Clock):
     assert step.tasks[0] is third
 
 
-def test_windows_of_callers_enter_in_turn(clock: Clock):
+def test_callers_are_admitted_in_turn(clock: Clock):
     stepper = make_stepper(clock, max_encode_batch=2, encode=0.05)
     first, second = Caller(), Caller()
     for caller in (first, first, first, second, second):
@@ -60,7 +60,7 @@ def test_windows_of_callers_enter_in_turn(clock: Clock):
     assert order == [first, second, first, second, first]
 
 
-def test_a_caller_that_comes_back_has_saved_up_nothing(clock: Clock):
+def test_a_returning_caller_has_no_credit(clock: Clock):
     stepper = make_stepper(clock, n_slots=1, encode=0.1)
     away, here = Caller(), Caller()
     stepper.submit(away)
@@ -95,10 +95,10 @@ def test_batch_gets_a_fifth_of_the_time_beside_interactive(clock: Clock):
     assert served[interactive] / served[batch] == pytest.approx(4, abs=0.5)
 
 
-# Places
+# Slots
 
 
-def test_a_large_window_is_not_passed_for_ever(clock: Clock):
+def test_a_window_with_many_beams_is_not_starved(clock: Clock):
     stepper = make_stepper(clock, encode=0.01, decode=0.01)
     small = [stepper.submit(n_tokens=n) for n in range(4, 12)]
     until_decoding(stepper, small)
@@ -107,12 +107,12 @@ def test_a_large_window_is_not_passed_for_ever(clock: Clock):
     while not large.slots:
         step = stepper.step()
         assert isinstance(step, Decode) or (step and large in step.tasks), "another took a place it waits for"
-    assert sum(task.future.done() for task in small) == 5  # it entered as soon as it could
+    assert sum(task.future.done() for task in small) == 5  # it was admitted as soon as there were slots
     stepper.steps()
     assert all(task.future.done() for task in [large, *later])
 
 
-def test_the_last_places_are_kept_for_callers_that_have_none(clock: Clock):
+def test_the_last_slots_are_reserved_for_callers_without_slots(clock: Clock):
     stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.01)
     file = Caller()
     tasks = [stepper.submit(file, n_tokens=1000) for _ in range(40)]
@@ -125,7 +125,7 @@ def test_the_last_places_are_kept_for_callers_that_have_none(clock: Clock):
     assert stepper.scheduler.slots.n_free == 0
 
 
-def test_a_window_that_needs_all_places_gets_them(clock: Clock):
+def test_a_window_that_needs_all_slots_gets_them(clock: Clock):
     stepper = make_stepper(clock, n_slots=16)
     caller = Caller()
     tasks = [stepper.submit(caller), stepper.submit(caller, n_slots=16), stepper.submit(caller)]
@@ -133,7 +133,7 @@ def test_a_window_that_needs_all_places_gets_them(clock: Clock):
     assert [len(task.future.result(timeout=0).tokens) for task in tasks] == [3, 3, 3]
 
 
-def test_a_text_to_align_needs_no_place(clock: Clock):
+def test_aligning_needs_no_slot(clock: Clock):
     stepper = make_stepper(clock, n_slots=1, decode=0.01)
     until_decoding(stepper, [stepper.submit(n_tokens=30)])
     known = stepper.submit(n_slots=0)
@@ -141,18 +141,18 @@ def test_a_text_to_align_needs_no_place(clock: Clock):
     assert known.future.done()
 
 
-# The encoder
+# Encode
 
 
-def test_the_encoder_takes_no_more_than_its_budget(clock: Clock):
+def test_encode_batches_stay_within_the_budget(clock: Clock):
     stepper = make_stepper(clock, n_slots=16, max_encode_batch=4, encode=0.0001)
     for _ in range(12):
         stepper.submit()
     stepper.steps()
-    assert stepper.runner.encoded[:4] == [1, 2, 4, 4]  # what a window costs is not known before the first
+    assert stepper.runner.encoded[:4] == [1, 2, 4, 4]  # the cost of a window is unknown before the first
 
 
-def test_newcomers_hold_nobody_up_for_long(clock: Clock):
+def test_prefill_stalls_decoding_for_a_bounded_time(clock: Clock):
     stepper = make_stepper(clock, n_slots=16, max_encode_batch=8, encode=0.03)
     for _ in range(12):
         stepper.submit(n_tokens=10)
@@ -163,7 +163,7 @@ def test_newcomers_hold_nobody_up_for_long(clock: Clock):
     assert max(map(len, together[1:])) == 2
 
 
-def test_who_is_decoding_no_more_is_not_held_up(clock: Clock):
+def test_stall_time_is_ignored_when_nothing_decodes(clock: Clock):
     stepper = make_stepper(clock, n_slots=16, max_encode_batch=8, encode=0.2)
     first = [stepper.submit(n_tokens=10) for _ in range(2)]
     stepper.step(), stepper.step(), stepper.step()
@@ -174,7 +174,7 @@ def test_who_is_decoding_no_more_is_not_held_up(clock: Clock):
     assert later.future.done()
 
 
-def test_the_encoder_takes_no_more_than_there_are_places(clock: Clock):
+def test_encode_batches_stay_within_the_free_slots(clock: Clock):
     stepper = make_stepper(clock, n_slots=3, max_encode_batch=8, encode=0.0001)
     for _ in range(9):
         stepper.submit()
@@ -196,7 +196,7 @@ def test_the_same_audio_is_encoded_once(clock: Clock):
 
 
 @pytest.mark.parametrize(("n_slots", "kind"), [(1, "Prefill"), (5, "Prefill"), (0, "Align")])
-def test_known_audio_goes_straight_on(clock: Clock, n_slots: int, kind: str):
+def test_cached_audio_skips_the_encoder(clock: Clock, n_slots: int, kind: str):
     stepper = make_stepper(clock)
     stepper.submit(key=7)
     stepper.steps()
@@ -205,7 +205,7 @@ def test_known_audio_goes_straight_on(clock: Clock, n_slots: int, kind: str):
     assert stepper.scheduler.counts.cache_hits == 1
 
 
-# The decoder
+# Decode
 
 
 def test_all_windows_of_the_only_caller_share_every_step(clock: Clock):
@@ -221,7 +221,7 @@ def test_all_windows_of_the_only_caller_share_every_step(clock: Clock):
     ("fixed", "row", "n_most"),
     [(0.001, 0.01, 3), (0.0065, 0.001, 6), (0.01, 0.0, 13)],  # 1.5 times the step of two rows: 3, 6 and any number
 )
-def test_one_window_beside_many_is_in_every_step(clock: Clock, fixed: float, row: float, n_most: int):
+def test_a_caller_with_one_window_is_in_every_step(clock: Clock, fixed: float, row: float, n_most: int):
     stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=fixed, row=row)
     file, other = Caller(), Caller()
     many = [stepper.submit(file, n_tokens=1000) for _ in range(12)]
@@ -240,7 +240,7 @@ def test_one_window_beside_many_is_in_every_step(clock: Clock, fixed: float, row
     assert max(counts[task] for task in many) - min(counts[task] for task in many) <= 1  # and they take turns
 
 
-def test_two_callers_with_many_windows_get_the_same_beside_a_third(clock: Clock):
+def test_callers_with_many_windows_share_equally_beside_a_third(clock: Clock):
     stepper = make_stepper(clock, n_slots=16, encode=0.001, decode=0.0065, row=0.001)
     one, other, third = Caller(), Caller(), Caller()
     until_decoding(stepper, [stepper.submit(caller, n_tokens=1000) for caller in [one] * 6 + [other] * 6])
@@ -250,7 +250,7 @@ def test_two_callers_with_many_windows_get_the_same_beside_a_third(clock: Clock)
     assert counts[one] == pytest.approx(counts[other], rel=0.1)
 
 
-def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
+def test_the_first_decode_step_needs_no_known_cost(clock: Clock):
     """Two windows of one and one of another begin before any step of the decoder was measured."""
     stepper = make_stepper(clock, encode=0.0001)
     caller = Caller()
@@ -260,10 +260,10 @@ def test_the_first_step_of_several_callers_needs_no_costs(clock: Clock):
     assert set(first.tasks) == set(tasks)
 
 
-# CpuLanes
+# Lanes
 
 
-def test_the_encoder_s_lanes_are_filled_however_long_a_window_takes(clock: Clock):
+def test_encoder_lanes_are_filled_however_slow_the_encoder(clock: Clock):
     stepper = make_stepper(clock, n_lanes=2, encode=3.0)
     for _ in range(4):
         stepper.submit()
@@ -271,7 +271,7 @@ def test_the_encoder_s_lanes_are_filled_however_long_a_window_takes(clock: Clock
     assert entered == [2, 2]
 
 
-def test_a_window_waits_for_a_second_place_so_that_two_are_encoded_together(clock: Clock):
+def test_a_window_waits_for_a_second_slot_to_fill_the_lanes(clock: Clock):
     stepper = make_stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
     first = [stepper.submit(n_tokens=n) for n in (5, 8, 20, 20)]
     until_decoding(stepper, first)
@@ -287,7 +287,7 @@ def test_a_window_waits_for_a_second_place_so_that_two_are_encoded_together(cloc
     assert set(entering.tasks) == set(waiting)
 
 
-def test_the_last_window_waits_for_nobody(clock: Clock):
+def test_the_last_window_does_not_wait_for_lanes(clock: Clock):
     stepper = make_stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
     first = [stepper.submit(n_tokens=n) for n in (5, 20, 20, 20)]
     until_decoding(stepper, first)
@@ -299,7 +299,7 @@ def test_the_last_window_waits_for_nobody(clock: Clock):
     assert entering.tasks == (last,)
 
 
-def test_audio_that_is_encoded_already_waits_for_nobody(clock: Clock):
+def test_cached_audio_does_not_wait_for_lanes(clock: Clock):
     stepper = make_stepper(clock, n_slots=4, n_lanes=2, encode=0.2, decode=0.01)
     first = [stepper.submit(n_tokens=n, key=n) for n in (5, 20, 21, 22)]
     until_decoding(stepper, first)

@@ -1,4 +1,4 @@
-"""Thousands of random turns of events, without a network: nothing is lost, nobody is left out, all of it ends."""
+"""Random sequences of events, stateful, on a fake runner: no window is lost, no caller starves, all windows end."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ N_CALLERS = 6
 MAX_TOKENS = 5
 
 
-def longest_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
-    """The bound on how long a caller with something in the engine is in no step.
+def max_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
+    """The longest time in which a caller with windows in the engine may take part in no step.
 
-    A caller is ahead of the others by no more than the windows it has inside take to their end, and what it took to
-    encode and begin them: after that it must wait. Then each of the others may have as much before it, and as much
-    again if it left and came back, level with whoever is served. Where there are two classes, one has four times that.
+    A caller is ahead of the others by at most the time its admitted windows take to encode, prefill and decode; then it
+    must wait. Each other caller may get as much before it, and as much again if it left and returned at the clock. With
+    two priority classes, one gets four times that.
     """
     seconds, n_slots = runner.seconds, runner.n_slots
     to_begin_s = max(MAX_PREFILL_STALL_S, seconds.encode * runner.n_lanes) + 2 * seconds.decode
@@ -52,7 +52,7 @@ class Waits:
         still_inside = {task.caller for task in inside}
         self.served_s = {c: now_s if c in served else self.served_s.get(c, now_s) for c in still_inside}
         waited_s = now_s - min(self.served_s.values(), default=now_s)
-        assert waited_s <= longest_wait_s(self.runner, self.callers), "somebody is left out"
+        assert waited_s <= max_wait_s(self.runner, self.callers), "a caller starves"
 
 
 class Callers(RuleBasedStateMachine):
@@ -103,10 +103,10 @@ class Callers(RuleBasedStateMachine):
         self.n_submitted += n
 
     @precondition(lambda self: self.alive())
-    @rule(data=st.data(), is_told=st.booleans())
-    def cancel(self, data: st.DataObject, is_told: bool) -> None:
+    @rule(data=st.data(), through_engine=st.booleans())
+    def cancel(self, data: st.DataObject, through_engine: bool) -> None:
         task = data.draw(st.sampled_from(self.alive()))
-        if is_told:
+        if through_engine:
             self.stepper.cancel(task)
         else:
             task.future.cancel()
@@ -217,20 +217,20 @@ LOADS = st.lists(
     max_encode_batch=st.integers(1, 4),
     n_lanes=st.integers(1, 3),
 )
-def test_nobody_is_left_out_however_long_it_goes_on(
+def test_no_caller_starves_under_steady_load(
     n_slots: int, seconds: Seconds, loads: list[Load], max_encode_batch: int, n_lanes: int
 ):
     clock = Clock()
     stepper = Stepper(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), max_encode_batch)
     waits = Waits(stepper.runner, [load.caller for load in loads])
-    under_way: dict[Caller, list[WindowTask]] = {load.caller: [] for load in loads}
+    in_flight: dict[Caller, list[WindowTask]] = {load.caller: [] for load in loads}
     with patch.object(choral.engine.engine_loop, "time", clock):
         for _ in range(300):
             for load in loads:
-                own = [task for task in under_way[load.caller] if not task.future.done()]
-                for _ in range(load.n_at_once - len(own)):
-                    own.append(stepper.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
-                under_way[load.caller] = own
+                pending = [task for task in in_flight[load.caller] if not task.future.done()]
+                for _ in range(load.n_at_once - len(pending)):
+                    pending.append(stepper.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
+                in_flight[load.caller] = pending
             step = stepper.step()
             assert step is not None
             waits.check(step, stepper.scheduler.tasks)

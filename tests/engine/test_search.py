@@ -1,4 +1,4 @@
-"""Greedy, sampling and beam search on a small table of logits, the last against openai-whisper's."""
+"""Greedy, sampling and beam search on a small table of logits; beam search is compared with openai-whisper's."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def oracle_beams(beam_size: int, patience: float, seed: int, max_tokens: int) ->
     seed=st.integers(0, 10_000),
     max_tokens=st.integers(1, 12),
 )
-def test_beam_search_finds_what_the_reference_finds(beam_size: int, patience: float, seed: int, max_tokens: int):
+def test_beam_search_matches_the_reference(beam_size: int, patience: float, seed: int, max_tokens: int):
     search = BeamSearch(beam_size, patience, EOT)
     for _ in range(max_tokens):
         before = list(search.texts)
@@ -62,8 +62,8 @@ def test_beam_search_finds_what_the_reference_finds(beam_size: int, patience: fl
         if not going_on:
             break
     found = {c.tokens: c.sum_logprob for c in search.candidates()}
-    wanted = {c.tokens: c.sum_logprob for c in oracle_beams(beam_size, patience, seed, max_tokens)}
-    assert found == pytest.approx(wanted, abs=1e-4)
+    expected = {c.tokens: c.sum_logprob for c in oracle_beams(beam_size, patience, seed, max_tokens)}
+    assert found == pytest.approx(expected, abs=1e-4)
 
 
 def test_beams_split_and_end():
@@ -94,7 +94,7 @@ def test_greedy_stops_at_the_end():
     assert best.avg_logprob == -0.5  # two tokens and the end
 
 
-def test_a_row_that_has_ended_adds_nothing():
+def test_a_finished_row_adds_nothing():
     search = Sampling(3, EOT)
     assert search.advance([EOT, 4, 5], [-1.0, -2.0, -3.0]) == [Next(1, 1, 4), Next(2, 2, 5)]
     assert search.rows == [1, 2]
@@ -114,7 +114,7 @@ def test_a_row_that_has_ended_adds_nothing():
         (DecodeParams(temperature=0.2), 1, False),
     ],
 )
-def test_the_work_says_which_search(params: DecodeParams, n_rows: int, is_beam: bool):
+def test_params_select_the_search(params: DecodeParams, n_rows: int, is_beam: bool):
     search = search_for(params, EOT)
     assert isinstance(search, BeamSearch) == is_beam
     assert search.rows == list(range(n_rows))
@@ -128,7 +128,7 @@ def test_the_length_penalty_ranks(penalty: float | None, winner: tuple[int, ...]
     assert best_candidate(search, penalty).tokens == winner
 
 
-def test_nothing_said_is_the_last_choice():
+def test_an_empty_text_ranks_last():
     search = Sampling(2, EOT)
     search.texts, search.sum_logprobs = [[], [1]], [-0.1, -50.0]
     assert best_candidate(search, None).tokens == (1,)

@@ -1,4 +1,4 @@
-"""Places are given once, come back, and always add up."""
+"""Slots: assigned once, released, and always accounted for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from choral.engine.slots import Slots
 
 
-def test_the_lowest_places_go_first_and_come_back():
+def test_the_lowest_free_slots_are_assigned_first():
     slots = Slots(5)
     assert slots.take("a", 2) == (0, 1)
     assert slots.take("b", 1) == (2,)
@@ -18,7 +18,7 @@ def test_the_lowest_places_go_first_and_come_back():
     slots.check_integrity()
 
 
-def test_who_takes_none_holds_none():
+def test_taking_no_slots_makes_no_holder():
     slots = Slots(1)
     assert slots.take("a", 0) == ()
     assert slots.holders == set()
@@ -26,7 +26,7 @@ def test_who_takes_none_holds_none():
     slots.check_integrity()
 
 
-def test_nobody_takes_twice_or_more_than_there_is():
+def test_taking_twice_or_too_many_slots_is_refused():
     slots = Slots(2)
     slots.take("a", 1)
     with pytest.raises(AssertionError):
@@ -37,7 +37,7 @@ def test_nobody_takes_twice_or_more_than_there_is():
 
 
 @pytest.mark.parametrize("free", [[], [0], [1, 1], [1, 5]])
-def test_a_place_that_is_lost_or_doubled_is_noticed(free: list[int]):
+def test_integrity_check_finds_lost_and_doubled_slots(free: list[int]):
     slots = Slots(2)
     slots.take("a", 1)
     slots._free = free

@@ -1,4 +1,4 @@
-"""What torch keeps of products of many sizes, in a process of its own: it reads its limits at the first of them."""
+"""The limits on torch's primitive caches, in a separate process: they are read at the first matrix product."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ for n_rows in range(2, 402):
 @pytest.mark.skipif(not int8.has_native_bf16(), reason="products of bfloat16 are not made by oneDNN here")
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 @pytest.mark.parametrize(("first", "is_level"), [("limit_primitive_cache()", True), ("", False)])
-def test_products_of_ever_new_sizes_leave_memory_as_it_is(first: str, is_level: bool) -> None:
+def test_memory_is_bounded_under_many_matrix_sizes(first: str, is_level: bool) -> None:
     command = [sys.executable, "-c", PRODUCTS.format(first=first)]
     environment = {name: value for name, value in os.environ.items() if name not in PRIMITIVE_CACHE_LIMITS}
     result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)

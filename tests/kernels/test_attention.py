@@ -1,4 +1,4 @@
-"""The decoder's attention kernels against plain torch, over shapes, rows that are done, and slots in any order."""
+"""The attention kernels and `write_cross_kv` against torch, over shapes, finished rows, and slots in any order."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ def relative_error(result: Tensor, expected: Tensor) -> float:
 @pytest.mark.parametrize(
     ("n_rows", "n_heads", "n_frames", "head_dim"), [(1, 2, 1500, 64), (3, 6, 1500, 64), (5, 2, 100, 32), (2, 1, 6, 16)]
 )
-def test_what_was_heard(
+def test_cross_attention_matches_the_reference(
     dtype: torch.dtype, n_rows: int, n_heads: int, n_frames: int, head_dim: int, device: torch.device
 ) -> None:
     queries = torch.randn(n_rows, n_heads, head_dim, device=device).to(dtype) * 2
     keys, values = (torch.randn(9, n_heads, n_frames, head_dim, device=device).to(dtype) for _ in range(2))
     newest = torch.zeros(n_rows, dtype=torch.int32, device=device)
     audio = torch.randint(0, 9, (n_rows,), device=device).int()
-    heard = cross_attention(queries, keys, values, audio, newest)
+    attended = cross_attention(queries, keys, values, audio, newest)
     expected = cross_reference(queries.float(), keys.float(), values.float(), audio)
-    assert relative_error(heard, expected) < TOLERANCES[dtype]
+    assert relative_error(attended, expected) < TOLERANCES[dtype]
 
 
-def test_one_row_is_read_by_the_whole_chip_and_many_are_not_split() -> None:
+def test_few_rows_are_split_and_many_are_not() -> None:
     assert splits_for(1, 20, 1500) * 20 >= 300
     assert splits_for(64, 20, 1500) == 1
     assert splits_for(1, 2, 6) == 1  # there is only one block
 
 
-def test_a_row_that_is_done_is_left_out(device: torch.device) -> None:
+def test_rows_that_are_done_are_skipped(device: torch.device) -> None:
     keys, values = (torch.randn(3, 2, 20, 16, device=device) for _ in range(2))
     slots = torch.tensor([0, 1, 2], device=device).int()
     qkv = torch.randn(3, 96, device=device)
@@ -54,7 +54,7 @@ def test_a_row_that_is_done_is_left_out(device: torch.device) -> None:
     assert not torch.equal(keys[0][:, 0], untouched[:, 0])
 
 
-def test_keys_and_values_in_bytes(device: torch.device) -> None:
+def test_cross_attention_with_fp8_keys_and_values(device: torch.device) -> None:
     projected = torch.randn(2, 150, 2 * 3 * 32, device=device)
     projected[0, :, :32] *= 100  # one head of one window only
     keys, values = (torch.empty(4, 3, 150, 32, device=device, dtype=FP8) for _ in range(2))
@@ -65,46 +65,46 @@ def test_keys_and_values_in_bytes(device: torch.device) -> None:
     expected[2].fill_(1), expected[3].fill_(1)
     write_kv.reference(projected, expected[0], expected[1], slots, expected[2], expected[3])
     assert torch.allclose(key_scales, expected[2])
-    for result, wanted in ((keys, expected[0]), (values, expected[1])):
+    for result, reference in ((keys, expected[0]), (values, expected[1])):
         # The interpreter cuts where a GPU, like torch, rounds: one step of the last bit.
-        assert relative_error(result[slots.long()], wanted[slots.long()]) < (1e-3 if device.type == "cuda" else 0.08)
+        assert relative_error(result[slots.long()], reference[slots.long()]) < (1e-3 if device.type == "cuda" else 0.08)
 
     queries = torch.randn(2, 3, 32, device=device)
     newest = torch.zeros(2, dtype=torch.int32, device=device)
-    heard = cross_attention(queries, keys, values, slots, newest, key_scales, value_scales)
+    attended = cross_attention(queries, keys, values, slots, newest, key_scales, value_scales)
     reference = cross_reference(queries, keys, values, slots, key_scales, value_scales)
-    assert relative_error(heard, reference) < 1e-5
+    assert relative_error(attended, reference) < 1e-5
     exact = [torch.empty(4, 3, 150, 32, device=device) for _ in range(2)]
     write_kv.reference(projected, exact[0], exact[1], slots)
-    assert relative_error(heard[1:], cross_reference(queries, exact[0], exact[1], slots)[1:]) < 0.15
+    assert relative_error(attended[1:], cross_reference(queries, exact[0], exact[1], slots)[1:]) < 0.15
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_projected_keys_and_values_take_their_places(dtype: torch.dtype, device: torch.device) -> None:
+def test_write_cross_kv_matches_the_reference(dtype: torch.dtype, device: torch.device) -> None:
     projected = torch.randn(3, 100, 2 * 2 * 16, device=device).to(dtype)
-    places = [torch.zeros(5, 2, 100, 16, device=device, dtype=dtype) for _ in range(4)]
+    caches = [torch.zeros(5, 2, 100, 16, device=device, dtype=dtype) for _ in range(4)]
     slots = torch.tensor([4, 1, 2], device=device).int()
-    write_cross_kv(projected, places[0], places[1], slots)
-    write_kv.reference(projected, places[2], places[3], slots)
-    assert torch.equal(places[0], places[2])
-    assert torch.equal(places[1], places[3])
-    assert places[0][4].any()
-    assert not places[0][0].any()
+    write_cross_kv(projected, caches[0], caches[1], slots)
+    write_kv.reference(projected, caches[2], caches[3], slots)
+    assert torch.equal(caches[0], caches[2])
+    assert torch.equal(caches[1], caches[3])
+    assert caches[0][4].any()
+    assert not caches[0][0].any()
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
-def test_what_was_written(dtype: torch.dtype, device: torch.device) -> None:
+def test_self_attention_matches_the_reference(dtype: torch.dtype, device: torch.device) -> None:
     n_slots, n_heads, n_positions, head_dim = 7, 3, 80, 32
     qkv = torch.randn(4, 3 * n_heads * head_dim, device=device).to(dtype)
-    places = [torch.randn(n_slots, n_heads, n_positions, head_dim, device=device).to(dtype) for _ in range(2)]
-    copies = [write_kv.clone() for place in places]
+    caches = [torch.randn(n_slots, n_heads, n_positions, head_dim, device=device).to(dtype) for _ in range(2)]
+    copies = [cache.clone() for cache in caches]
     slots = torch.tensor([5, 0, 3, 6], device=device).int()
     newest = torch.tensor([79, 32, 0, 31], device=device).int()
-    written = self_attention(qkv, places[0], places[1], slots, newest)
+    attended = self_attention(qkv, caches[0], caches[1], slots, newest)
     expected = self_reference(qkv.float(), copies[0], copies[1], slots, newest)
-    assert relative_error(written, expected) < TOLERANCES[dtype]
-    assert torch.equal(places[0], copies[0])
-    assert torch.equal(places[1], copies[1])
+    assert relative_error(attended, expected) < TOLERANCES[dtype]
+    assert torch.equal(caches[0], copies[0])
+    assert torch.equal(caches[1], copies[1])
 
 
 def test_wrong_shapes_are_refused(device: torch.device) -> None:
@@ -112,5 +112,5 @@ def test_wrong_shapes_are_refused(device: torch.device) -> None:
     slots = torch.zeros(1, dtype=torch.int32, device=device)
     with pytest.raises(ValueError, match="contiguous"):
         cross_attention(torch.zeros(1, 2, 16, device=device), keys, keys, slots, slots)
-    with pytest.raises(ValueError, match="side by side"):
+    with pytest.raises(ValueError, match="contiguous"):
         self_attention(torch.zeros(1, 95, device=device), keys, keys, slots, slots)

@@ -1,4 +1,4 @@
-"""How a decoder step begins."""
+"""The embedding kernel against torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from choral.kernels.embed import embed
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("n_state", [64, 1280])
-def test_tokens_and_positions_of_rows_and_which_are_done(
+def test_embeddings_and_positions_of_active_and_done_rows(
     n_state: int, dtype: torch.dtype, device: torch.device
 ) -> None:
     embedding = torch.randn(100, n_state, device=device).to(dtype)

@@ -1,4 +1,4 @@
-"""Linear layers for a handful of rows."""
+"""The kernel for linear layers of one or two rows against torch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def layer_of(n_in: int, n_out: int, dtype: torch.dtype, device: torch.device) ->
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
 @pytest.mark.parametrize(("gelu", "has_bias"), [(False, True), (True, True), (False, False)])
-def test_a_norm_and_the_layer_behind_it(
+def test_norm_linear_matches_the_reference(
     n_in: int, n_out: int, gelu: bool, has_bias: bool, dtype: torch.dtype, device: torch.device
 ) -> None:
     x = (torch.randn(3, n_in, device=device) + 0.5).to(dtype)
@@ -39,7 +39,7 @@ def test_a_norm_and_the_layer_behind_it(
     assert relative_error(result, F.gelu(exact) if gelu else exact) < TOLERANCES[dtype]
 
 
-def test_results_can_be_finer_than_the_states(device: torch.device) -> None:
+def test_results_can_have_another_dtype(device: torch.device) -> None:
     x = torch.randn(1, 64, device=device).bfloat16()
     weight, _ = layer_of(64, 100, torch.bfloat16, device)
     gain, shift = torch.ones(64, device=device), torch.zeros(64, device=device)
@@ -49,7 +49,7 @@ def test_results_can_be_finer_than_the_states(device: torch.device) -> None:
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
-def test_a_layer_whose_results_are_added(n_in: int, n_out: int, dtype: torch.dtype, device: torch.device) -> None:
+def test_add_linear_matches_the_reference(n_in: int, n_out: int, dtype: torch.dtype, device: torch.device) -> None:
     x = torch.randn(3, n_in, device=device).to(dtype)
     weight, bias = layer_of(n_in, n_out, dtype, device)
     total = torch.randn(3, n_out, device=device).to(dtype)

@@ -1,4 +1,4 @@
-"""The norm that adds first."""
+"""The fused add and layer norm against torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from choral.kernels.norm import add_and_norm
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("has_added", [True, False])
 @pytest.mark.parametrize("n_state", [64, 384, 1280])
-def test_as_the_plain_one(n_state: int, has_added: bool, dtype: torch.dtype, device: torch.device) -> None:
+def test_add_and_norm_matches_the_reference(
+    n_state: int, has_added: bool, dtype: torch.dtype, device: torch.device
+) -> None:
     x = (torch.randn(5, n_state, device=device) * 3 + 1).to(dtype)
     weight, bias, added = (torch.randn(n_state, device=device).to(dtype) for _ in range(3))
     states = x.clone()

@@ -1,4 +1,4 @@
-"""The fused choice against Whisper's rules and sampler as they are written out, over random states of many rows."""
+"""The sampling kernels against the rules and the sampler of the host, over random states of many rows."""
 
 from __future__ import annotations
 
@@ -119,7 +119,9 @@ def logits_of(seed: int, begin: int) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_as_the_rules_say(seed: int, tokenizer: Tokenizer, vocabulary: Vocabulary, device: torch.device) -> None:
+def test_sampled_tokens_follow_the_rules(
+    seed: int, tokenizer: Tokenizer, vocabulary: Vocabulary, device: torch.device
+) -> None:
     wants, so_far = works(seed), texts(seed, tokenizer.timestamp_begin)
     wanted, progress = state(tokenizer, wants, so_far)
     logits = logits_of(seed, tokenizer.timestamp_begin)
@@ -168,7 +170,7 @@ def test_as_the_rules_say(seed: int, tokenizer: Tokenizer, vocabulary: Vocabular
     assert torch.equal(progress.recent, plain.recent)
 
 
-def test_numbers_that_are_not_numbers_are_seen(
+def test_nan_logits_reach_the_log_probability(
     tokenizer: Tokenizer, vocabulary: Vocabulary, device: torch.device
 ) -> None:
     wanted, progress = state(tokenizer, works(0), texts(0, tokenizer.timestamp_begin))

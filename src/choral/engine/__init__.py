@@ -1,1 +1,1 @@
-"""The one place that owns the device: windows go in, tokens, scores and attention come out."""
+"""The inference engine: batches windows of all callers and runs them on one device."""

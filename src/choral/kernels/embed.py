@@ -1,4 +1,4 @@
-"""How a decoder step begins: each row's newest token and its position as states, and which rows there is work for."""
+"""The start of a decoder step: token and position embeddings of each row, and which rows are active."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ def _embed(
     row = tl.program_id(0)
     slot = tl.load(row_slots + row)
     token, length, done = tl.load(next_tokens + slot), tl.load(lengths + slot), tl.load(is_done + slot)
-    position = tl.minimum(tl.maximum(length - 1, 0), POSITIONS - 1)  # past the end once it is done
+    position = tl.minimum(tl.maximum(length - 1, 0), POSITIONS - 1)  # may be past the end once the row is done
     tl.store(newest + row, tl.where(done != 0, -1, position).to(newest.dtype.element_ty))
     columns = tl.arange(0, PADDED)
     is_column = columns < STATE
-    meaning = tl.load(embedding + token.to(tl.int64) * STATE + columns, mask=is_column, other=0.0).to(tl.float32)
-    place = tl.load(positions + position * STATE + columns, mask=is_column, other=0.0).to(tl.float32)
-    tl.store(states + row * STATE + columns, (meaning + place).to(states.dtype.element_ty), mask=is_column)
+    token_state = tl.load(embedding + token.to(tl.int64) * STATE + columns, mask=is_column, other=0.0).to(tl.float32)
+    position_state = tl.load(positions + position * STATE + columns, mask=is_column, other=0.0).to(tl.float32)
+    tl.store(states + row * STATE + columns, (token_state + position_state).to(states.dtype.element_ty), mask=is_column)
 
 
 def embed(
-    next_tokens: Tensor,  # [slots], the one that each is fed
-    lengths: Tensor,  # [slots], that token counted
+    next_tokens: Tensor,  # [slots]
+    lengths: Tensor,  # [slots], next token included
     is_done: Tensor,  # [slots]
     row_slots: Tensor,  # [rows]
     embedding: Tensor,  # [tokens, state]
     positions: Tensor,  # [positions, state]
 ) -> tuple[Tensor, Tensor]:
-    """The states [rows, state], and the position of each row's newest token, -1 where a row is done."""
+    """The states [rows, state], and the position of each row's newest token; -1: the row is done."""
     if not has_kernels(embedding):
         return reference(next_tokens, lengths, is_done, row_slots, embedding, positions)
     n_rows, n_state = len(row_slots), embedding.shape[1]

@@ -1,7 +1,7 @@
-"""Linear layers for a handful of rows, where reading the weights is all the work: norm, bias, GELU and sum in one go.
+"""Linear layers for one or two rows, bound by reading the weights, fused with norm, bias, GELU and residual add.
 
-Each program reads some rows of the weights whole, before it looks at the states. With programmatic dependent launch
-that happens while the kernels before it still run.
+Each program loads whole rows of the weights before it reads the states. With programmatic dependent launch that happens
+while the previous kernels still run.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from torch import Tensor
 from choral.kernels.launch import has_kernels, pdl_options, require
 from choral.kernels.norm import EPSILON
 
-MAX_ROWS = 2  # more are as fast through a matrix product
-BLOCK_ROWS = 4  # of weights, a program
-SHORT_ROW = 2048  # one warp then reads it, and nothing has to be summed up between warps
+MAX_ROWS = 2  # more rows are as fast with cuBLAS
+BLOCK_ROWS = 4  # of weights per program
+SHORT_ROW = 2048  # read by a single warp, without a reduction between warps
 
 
 @dataclass(frozen=True)
 class NormLinear:
-    """A norm and the linear layer behind it as one product, whose results the norm's mean and scale are put into."""
+    """A layer norm folded into the linear layer behind it: mean and scale are applied to the product."""
 
     weight: Tensor  # [out, in]
-    gain: Tensor  # [in], the norm's own weights
+    gain: Tensor  # [in], the norm's weights
     shift: Tensor  # [out], both biases, float32
-    totals: Tensor  # [out], what a mean of one adds, float32
+    totals: Tensor  # [out], the product of a mean of one, float32
 
     @classmethod
     def of(cls, norm_weight: Tensor, norm_bias: Tensor, weight: Tensor, bias: Tensor | None) -> NormLinear:
@@ -40,7 +40,7 @@ class NormLinear:
 
 @triton.jit
 def _products(x, gain, weights, inner, K: tl.constexpr, HAS_NORM: tl.constexpr):
-    """Of a part of a row with the weights of each column; and the sums of the row itself and of its squares."""
+    """Dot products of a part of a row with each weight row, and the sums of the part and of its squares."""
     states = tl.load(x + inner, mask=inner < K, other=0.0).to(tl.float32)
     scaled = states
     if HAS_NORM:
@@ -59,12 +59,12 @@ def _linear(
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     columns = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    own, is_own = columns[:, None] * K, (columns < N)[:, None]
+    row_offsets, is_column = columns[:, None] * K, (columns < N)[:, None]
     inner = tl.arange(0, PART)
-    weights = tl.load(weight + own + inner[None, :], mask=is_own & (inner < K)[None, :], other=0.0)
+    weights = tl.load(weight + row_offsets + inner[None, :], mask=is_column & (inner < K)[None, :], other=0.0)
     if REST > 0:
         rest = PART + tl.arange(0, REST)
-        more_weights = tl.load(weight + own + rest[None, :], mask=is_own & (rest < K)[None, :], other=0.0)
+        more_weights = tl.load(weight + row_offsets + rest[None, :], mask=is_column & (rest < K)[None, :], other=0.0)
     shifts = tl.load(shift + columns, mask=columns < N, other=0.0).to(tl.float32)
     if HAS_NORM:
         mean_shares = tl.load(totals + columns, mask=columns < N, other=0.0)
@@ -90,7 +90,7 @@ def _linear(
 def norm_linear(
     x: Tensor, layer: NormLinear, *, gelu: bool = False, dtype: torch.dtype | None = None, is_first: bool = False
 ) -> Tensor:
-    """[rows, in] → [rows, out], the norm first; `is_first` of its chain of kernels."""
+    """[rows, in] → [rows, out]; `is_first`: it starts a chain of dependent launches."""
     if not has_kernels(x):
         return reference(x, layer, gelu=gelu, dtype=dtype)
     out = torch.empty(len(x), len(layer.weight), dtype=dtype or x.dtype, device=x.device)
@@ -101,7 +101,7 @@ def add_linear(x: Tensor, weight: Tensor, bias: Tensor, added_to: Tensor) -> Ten
     """[rows, in] → [rows, out], added in place."""
     if not has_kernels(x):
         return added_to.add_(F.linear(x, weight, bias))
-    require(added_to.is_contiguous(), "a contiguous sum")
+    require(added_to.is_contiguous(), "a contiguous residual")
     return _launch(x, weight, bias, added_to, None)
 
 
@@ -117,7 +117,7 @@ def _launch(
 ) -> Tensor:
     (n_rows, n_in), n_out = x.shape, len(weight)
     require(x.is_contiguous() and weight.is_contiguous() and weight.shape[1] == n_in, "contiguous states and weights")
-    part = 1 << (n_in.bit_length() - 1)  # two powers of two: no model's rows need more
+    part = 1 << (n_in.bit_length() - 1)  # two powers of two: enough for all models
     rest = triton.next_power_of_2(n_in - part) if n_in > part else 0
     _linear[(triton.cdiv(n_out, BLOCK_ROWS),)](
         x, weight, shift, norm and norm.gain, norm and norm.totals, out,

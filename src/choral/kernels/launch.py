@@ -1,7 +1,7 @@
 """Where kernels run: compiled on a GPU, in Triton's interpreter under test, or not at all.
 
-Each kernel's module offers one function. On CUDA tensors it launches the kernel; on others it computes the same with
-torch, so that everything built on it works, and is tested, without a GPU.
+A kernel's function launches it on CUDA tensors; on others it calls the torch reference, so that everything built on it
+works, and is tested, without a GPU.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-LOG2_E = 1.4426950408889634  # exponentials are of two in kernels
+LOG2_E = 1.4426950408889634  # kernels use exp2
 is_interpreted = False  # tests set it, with TRITON_INTERPRET=1 in the environment
 
 
@@ -21,19 +21,19 @@ def has_kernels(x: Tensor) -> bool:
 
 
 def require(holds: bool, what: str) -> None:
-    """Shapes and strides that a kernel relies on: wrong ones would read or write somebody else's memory."""
+    """Check shapes and strides: with wrong ones a kernel would read or write out of bounds."""
     if not holds:
-        raise ValueError(f"a kernel needs this: {what}")
+        raise ValueError(f"a kernel needs {what}")
 
 
 def pdl_options(x: Tensor, *, is_first: bool = False) -> dict[str, Any]:
-    """Options of a kernel that may start before the one ahead of it has ended, and itself waits for that.
+    """Launch options for programmatic dependent launch: a kernel starts before the previous one has ended.
 
-    Until it waits it may touch only what no kernel of its chain writes. The first of a chain starts when all before it
-    has ended, so the others can rely on that.
+    Until its `gdc_wait` it may only touch memory that no kernel of its chain writes. The first kernel of a chain starts
+    after all earlier work has ended.
     """
-    is_possible = x.is_cuda and _has_dependent_launch(x.device)
-    return {"PDL": True, "launch_pdl": not is_first} if is_possible else {"PDL": False}
+    is_supported = x.is_cuda and _has_dependent_launch(x.device)
+    return {"PDL": True, "launch_pdl": not is_first} if is_supported else {"PDL": False}
 
 
 @cache

@@ -1,6 +1,6 @@
-"""Layer norm that first adds, in place, what the product before left: one pass over the states instead of three.
+"""Layer norm fused with the residual add before it: one pass over the states instead of three.
 
-What is added is a bias for all rows, or a row for each. The result can come as bytes, for a product in fp8.
+The addend is a bias for all rows, or a row for each. The result can be quantized to fp8 for the product behind it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def _norm(
     row = tl.program_id(0).to(tl.int64)
     columns = tl.arange(0, PADDED)
     is_column = columns < N
-    own = x + row * N + columns
-    values = tl.load(own, mask=is_column, other=0.0).to(tl.float32)
+    row_values = x + row * N + columns
+    values = tl.load(row_values, mask=is_column, other=0.0).to(tl.float32)
     if HAS_ADDED:
         values += tl.load(added + row * ADDED_STRIDE + columns, mask=is_column, other=0.0).to(tl.float32)
-        tl.store(own, values.to(x.dtype.element_ty), mask=is_column)
+        tl.store(row_values, values.to(x.dtype.element_ty), mask=is_column)
     mean = tl.sum(values, axis=0) / N
     centred = tl.where(is_column, values - mean, 0.0)
     scale = tl.rsqrt(tl.sum(centred * centred, axis=0) / N + EPS)
@@ -48,7 +48,7 @@ def _norm(
 
 
 def add_and_norm(x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:  # [rows, state]
-    """x gets what is added; the result is x after the norm."""
+    """Add to x in place, and return its norm."""
     if not has_kernels(x):
         return reference(x, added, weight, bias)
     return _launch(x, added, weight, bias, torch.empty_like(x), None)
@@ -65,8 +65,8 @@ def _launch(
     x: Tensor, added: Tensor | None, weight: Tensor, bias: Tensor, out: Tensor, scales: Tensor | None
 ) -> Tensor:
     n_rows, n_state = x.shape
-    require(x.is_contiguous() and weight.shape == bias.shape == (n_state,), "one contiguous row after another")
-    require(added is None or (added.is_contiguous() and added.shape[-1] == n_state), "contiguous rows to be added")
+    require(x.is_contiguous() and weight.shape == bias.shape == (n_state,), "contiguous rows")
+    require(added is None or (added.is_contiguous() and added.shape[-1] == n_state), "contiguous rows to add")
     padded = triton.next_power_of_2(n_state)
     _norm[(n_rows,)](
         x, added, weight, bias, out, scales, N=n_state, PADDED=padded, HAS_ADDED=added is not None,

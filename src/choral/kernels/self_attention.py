@@ -1,4 +1,4 @@
-"""Each row's newest token is written to its slot and attends to all that was written there before."""
+"""Self-attention of a decoder step: write the K/V of each row's newest token to its slot, and attend to the slot."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from torch import Tensor
 
 from choral.kernels.launch import LOG2_E, has_kernels, pdl_options, require
 
-MANY_PROGRAMS = 528  # from here on the chip is full
+FULL_CHIP_PROGRAMS = 528  # four on each of an H200's 132 multiprocessors
 
 
 @triton.jit
 def _load(keys, values, base, first, newest, dims, HEAD_DIM: tl.constexpr, BLOCK: tl.constexpr):
     positions = first + tl.arange(0, BLOCK)
     is_before = positions < newest
-    places = base + positions[:, None] * HEAD_DIM + dims[None, :]
-    key = tl.load(keys + places, mask=is_before[:, None], other=0.0)
-    value = tl.load(values + places, mask=is_before[:, None], other=0.0)
+    offsets = base + positions[:, None] * HEAD_DIM + dims[None, :]
+    key = tl.load(keys + offsets, mask=is_before[:, None], other=0.0)
+    value = tl.load(values + offsets, mask=is_before[:, None], other=0.0)
     return key, value, is_before
 
 
@@ -39,28 +39,28 @@ def _self_attention(
     base = (slot * HEADS + head) * (POSITIONS * HEAD_DIM)
     key, value, is_before = _load(keys, values, base, 0, newest, dims, HEAD_DIM, BLOCK)
     if PDL:
-        tl.extra.cuda.gdc_wait()  # what was written before is older than this step
-    own = qkv + row * (3 * state) + head * HEAD_DIM + dims
-    query = tl.load(own).to(tl.float32) * SCALE
-    new_key, new_value = tl.load(own + state), tl.load(own + 2 * state)
+        tl.extra.cuda.gdc_wait()  # only the new token needs it: earlier K/V are older than this step
+    qkv_row = qkv + row * (3 * state) + head * HEAD_DIM + dims
+    query = tl.load(qkv_row).to(tl.float32) * SCALE
+    new_key, new_value = tl.load(qkv_row + state), tl.load(qkv_row + 2 * state)
     tl.store(keys + base + newest * HEAD_DIM + dims, new_key.to(keys.dtype.element_ty))
     tl.store(values + base + newest * HEAD_DIM + dims, new_value.to(values.dtype.element_ty))
 
-    top = tl.sum(query * new_key.to(tl.float32), axis=0)
+    max_score = tl.sum(query * new_key.to(tl.float32), axis=0)
     total = 1.0
-    written = new_value.to(tl.float32)
+    weighted = new_value.to(tl.float32)
     start = 0
     while start < newest:
         scores = tl.where(is_before, tl.sum(key.to(tl.float32) * query[None, :], axis=1), -float("inf"))
-        new_top = tl.maximum(top, tl.max(scores, axis=0))
-        shrink = tl.exp2(top - new_top)
-        weights = tl.exp2(scores - new_top)
-        total = total * shrink + tl.sum(weights, axis=0)
-        written = written * shrink + tl.sum(weights[:, None] * value.to(tl.float32), axis=0)
-        top = new_top
+        new_max = tl.maximum(max_score, tl.max(scores, axis=0))
+        rescale = tl.exp2(max_score - new_max)
+        weights = tl.exp2(scores - new_max)
+        total = total * rescale + tl.sum(weights, axis=0)
+        weighted = weighted * rescale + tl.sum(weights[:, None] * value.to(tl.float32), axis=0)
+        max_score = new_max
         start += BLOCK
         key, value, is_before = _load(keys, values, base, start, newest, dims, HEAD_DIM, BLOCK)
-    tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, (written / total).to(out.dtype.element_ty))
+    tl.store(out + (row * HEADS + head) * HEAD_DIM + dims, (weighted / total).to(out.dtype.element_ty))
 
 
 def self_attention(
@@ -68,13 +68,13 @@ def self_attention(
     keys: Tensor,  # [slots, heads, positions, head_dim]
     values: Tensor,
     row_slots: Tensor,  # [rows]
-    newest: Tensor,  # [rows], the position of the newest token; rows with -1 are left out
+    newest: Tensor,  # [rows]: the position of the newest token; rows with -1 are skipped
 ) -> Tensor:  # [rows, heads * head_dim]
     if not has_kernels(qkv):
         return reference(qkv, keys, values, row_slots, newest)
     _, n_heads, n_positions, head_dim = keys.shape
-    require(qkv.is_contiguous() and qkv.shape[1] == 3 * n_heads * head_dim, "queries, keys and values side by side")
-    require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
+    require(qkv.is_contiguous() and qkv.shape[1] == 3 * n_heads * head_dim, "contiguous queries, keys and values")
+    require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous K/V")
     out = torch.empty(len(qkv), n_heads * head_dim, dtype=qkv.dtype, device=qkv.device)
     block, n_warps = tile_for(n_heads * len(qkv))
     _self_attention[n_heads, len(qkv)](
@@ -86,19 +86,19 @@ def self_attention(
 
 
 def tile_for(n_programs: int) -> tuple[int, int]:
-    """Positions a block and warps, by trial."""
-    return (32, 1) if n_programs >= MANY_PROGRAMS else (64, 4)
+    """Positions per block and number of warps, as measured."""
+    return (32, 1) if n_programs >= FULL_CHIP_PROGRAMS else (64, 4)
 
 
 def reference(qkv: Tensor, keys: Tensor, values: Tensor, row_slots: Tensor, newest: Tensor) -> Tensor:
     _, n_heads, n_positions, head_dim = keys.shape
     slots, newest = row_slots.long(), newest.long()
     q, k, v = qkv.view(len(qkv), 3, n_heads, head_dim).unbind(1)
-    is_open = newest >= 0
-    places = slots[is_open], slice(None), newest[is_open]
-    keys[places], values[places] = k[is_open].to(keys.dtype), v[is_open].to(values.dtype)
+    is_active = newest >= 0
+    index = slots[is_active], slice(None), newest[is_active]
+    keys[index], values[index] = k[is_active].to(keys.dtype), v[is_active].to(values.dtype)
     scores = torch.einsum("rhd,rhtd->rht", q.float(), keys[slots].float()) * head_dim**-0.5
-    is_behind = torch.arange(n_positions, device=qkv.device) > newest.clamp(min=0)[:, None]
-    weights = scores.masked_fill(is_behind[:, None], -torch.inf).softmax(-1)
-    seen = values[slots].float().masked_fill(is_behind[:, None, :, None], 0)
-    return torch.einsum("rht,rhtd->rhd", weights, seen).flatten(1).to(qkv.dtype)
+    is_later = torch.arange(n_positions, device=qkv.device) > newest.clamp(min=0)[:, None]
+    weights = scores.masked_fill(is_later[:, None], -torch.inf).softmax(-1)
+    visible = values[slots].float().masked_fill(is_later[:, None, :, None], 0)
+    return torch.einsum("rht,rhtd->rhd", weights, visible).flatten(1).to(qkv.dtype)

@@ -1,4 +1,4 @@
-"""Projected keys and values go to their slots: from frames with all heads side by side to heads with all their frames.
+"""Write projected cross-attention K/V to slots: from [frames, heads] to [heads, frames].
 
 In fp8 each head of a window has its own scale, from its largest magnitude.
 """
@@ -34,8 +34,8 @@ def _write_cross_kv(
         largest = SMALLEST
         for start in range(0, FRAMES, BLOCK):
             frames = start + tl.arange(0, BLOCK)
-            places = frames[:, None] * (2 * HEADS * HEAD_DIM) + dims[None, :]
-            tile = tl.load(source + places, mask=(frames < FRAMES)[:, None], other=0.0).to(tl.float32)
+            offsets = frames[:, None] * (2 * HEADS * HEAD_DIM) + dims[None, :]
+            tile = tl.load(source + offsets, mask=(frames < FRAMES)[:, None], other=0.0).to(tl.float32)
             largest = tl.maximum(largest, tl.max(tl.max(tl.abs(tile), axis=1), axis=0))
         scale = TOP / largest
         scales = value_scales if is_value else key_scales
@@ -54,7 +54,7 @@ def write_cross_kv(
     keys: Tensor,  # [slots, heads, frames, head_dim]
     values: Tensor,
     slots: Tensor,  # [windows]
-    key_scales: Tensor | None = None,  # [slots, heads], where keys and values are fp8
+    key_scales: Tensor | None = None,  # [slots, heads], with fp8
     value_scales: Tensor | None = None,
 ) -> None:
     if not has_kernels(projected):
@@ -62,7 +62,7 @@ def write_cross_kv(
         return
     _, n_heads, n_frames, head_dim = keys.shape
     require(projected.is_contiguous() and projected.shape[1:] == (n_frames, 2 * n_heads * head_dim), "keys and values")
-    require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous places")
+    require(keys.is_contiguous() and values.is_contiguous() and keys.shape == values.shape, "contiguous K/V")
     _write_cross_kv[2 * n_heads, len(projected)](
         projected, keys, values, key_scales, value_scales, slots, HEADS=n_heads, FRAMES=n_frames, HEAD_DIM=head_dim,
         BLOCK=BLOCK_FRAMES, IS_FP8=key_scales is not None, TOP=FP8_MAX, SMALLEST=MIN_AMAX, num_warps=4,
@@ -79,10 +79,10 @@ def reference(
 ) -> None:
     n_windows, n_frames, _ = projected.shape
     parts = projected.view(n_windows, n_frames, 2, keys.shape[1], keys.shape[3]).permute(2, 0, 3, 1, 4)
-    for part, places, scales in ((parts[0], keys, key_scales), (parts[1], values, value_scales)):
+    for part, target, scales in ((parts[0], keys, key_scales), (parts[1], values, value_scales)):
         scaled = part
         if scales is not None:
             tops = part.float().abs().amax((-1, -2)).clamp(min=MIN_AMAX)
             scales[slots.long()] = tops / FP8_MAX
             scaled = part.float() * (FP8_MAX / tops)[..., None, None]
-        places[slots.long()] = scaled.to(places.dtype)
+        target[slots.long()] = scaled.to(target.dtype)

@@ -1,4 +1,4 @@
-"""Batch = alone: windows give what each gives alone, whatever else is in the batch, and whenever they come.
+"""Batch invariance: a window's result does not depend on what else is in the batch, or when it arrives.
 
 Real clips, noise and silence; random options and kinds of work; several threads that submit at random moments; windows
 that fail and windows that are given up in between. For torch, in int8 too, tokens are equal, and scores to the rounding
@@ -68,7 +68,7 @@ def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
         yield Runner(engine, equal_to_rounding)
         engine.close()
         return
-    if request.param == "gpu":  # the GPU's, with torch in place of its kernels
+    if request.param == "gpu":  # with the torch references instead of its kernels
         settings = replace(SETTINGS, slots=16)
         engine = Engine(GpuRunner(checkpoint, loaded.tokenizer, settings), settings)
         yield Runner(engine, equal_to_rounding)
@@ -84,8 +84,8 @@ def equal_to_rounding(found: Any, expected: Any, tokenizer: Tokenizer) -> bool:
     match found, expected:
         case Decoded(), Decoded():
             scores = [found.avg_logprob, found.no_speech_prob, *(found.token_logprobs or ())]
-            wanted = [expected.avg_logprob, expected.no_speech_prob, *(expected.token_logprobs or ())]
-            return found.tokens == expected.tokens and np.allclose(scores, wanted, rtol=0, atol=1e-4)
+            expected_scores = [expected.avg_logprob, expected.no_speech_prob, *(expected.token_logprobs or ())]
+            return found.tokens == expected.tokens and np.allclose(scores, expected_scores, rtol=0, atol=1e-4)
         case Languages(), Languages():
             return found.probabilities == pytest.approx(expected.probabilities, abs=1e-4)
         case Aligned(), Aligned():
@@ -157,7 +157,7 @@ class Submitting:
         self.engine, self.windows, self.sounds = engine, windows, sounds
         self.futures: dict[int, Pending[Any]] = {}
         self.bad: list[Pending[Any]] = []
-        self.given_up: list[Pending[Any]] = []
+        self.cancelled: list[Pending[Any]] = []
         callers = [Caller(priority) for priority in ("interactive", "interactive", "batch")]
         numbers = [range(first, len(windows), N_THREADS) for first in range(N_THREADS)]
         rngs = [random.Random(f"{seed} {first}") for first in range(N_THREADS)]
@@ -171,10 +171,10 @@ class Submitting:
             if rng.random() < 0.1:
                 self.bad.append(self.engine.submit(bad_window(rng, self.sounds), rng.choice(callers)))
             if rng.random() < 0.15:
-                cancelled = self.engine.submit(rng.choice(self.windows), rng.choice(callers))
+                pending = self.engine.submit(rng.choice(self.windows), rng.choice(callers))
                 time.sleep(rng.choice([0, 0.02, 0.1]))
-                self.engine.cancel(cancelled)
-                self.given_up.append(cancelled)
+                self.engine.cancel(pending)
+                self.cancelled.append(pending)
 
     def run(self) -> None:
         for thread in self.threads:
@@ -200,7 +200,7 @@ def check_together_as_alone(
         assert runner.is_same(found, expected[number], tokenizer), (window.params, found, expected[number])
     for future in submitting.bad:
         assert isinstance(future.exception(SOON_S), UsageError | WindowFailed)
-    for future in submitting.given_up:
+    for future in submitting.cancelled:
         try:
             future.result(SOON_S)  # it may have been done before
         except CancelledError:
@@ -210,17 +210,19 @@ def check_together_as_alone(
     assert after.waiting == 0
 
 
-def test_together_as_alone(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio]) -> None:
+def test_results_do_not_depend_on_the_batch(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio]) -> None:
     check_together_as_alone(runner, tokenizer, sounds, n_windows=30, longest=20, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
-def test_many_together_as_alone(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio], seed: int) -> None:
+def test_random_batches_match_single_windows(
+    runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio], seed: int
+) -> None:
     check_together_as_alone(runner, tokenizer, sounds, n_windows=100, longest=100, seed=seed)
 
 
-def test_a_step_serves_many_windows(tiny: Loaded, speech: list[WindowAudio]) -> None:
+def test_windows_share_decoder_steps(tiny: Loaded, speech: list[WindowAudio]) -> None:
     params = DecodeParams(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=20)
     before = tiny.engine.stats
     futures = [tiny.engine.submit(Window(speech[i % len(speech)], params)) for i in range(12)]

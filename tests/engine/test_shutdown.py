@@ -1,4 +1,4 @@
-"""Giving windows up, draining, closing and forgetting an engine, without a network."""
+"""Cancelling windows, and draining, closing and garbage collecting an engine, on a fake runner."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from choral.engine.window import Caller, Decoded, DecodeParams, Window
 from choral.errors import EngineClosed
 from fake_runner import SOON_S, FakeRunner, Gate, Plan, Reached, audio, engine_on, window
 
-# Giving up
+# Cancelling
 
 
-def test_a_window_given_up_before_it_begins_is_never_run(engine: Engine, runner: FakeRunner):
+def test_a_window_cancelled_while_waiting_is_never_run(engine: Engine, runner: FakeRunner):
     runner.on_call = gate = Gate("encode")
     first, second = engine.submit(window(1)), engine.submit(window(2))
     assert gate.is_reached.wait(SOON_S)
@@ -33,19 +33,19 @@ def test_a_window_given_up_before_it_begins_is_never_run(engine: Engine, runner:
     assert runner.encoded == [1]
 
 
-def test_a_window_given_up_while_it_is_decoded_frees_its_places(engine: Engine, runner: FakeRunner):
+def test_a_window_cancelled_while_decoding_frees_its_slots(engine: Engine, runner: FakeRunner):
     runner.plans[1] = Plan(n_tokens=10**9)
     runner.on_call = decoding = Reached("decode")
     endless = engine.submit(window(1, n_slots=8))
     decoding.wait()
-    all_places = engine.submit(window(2, n_slots=8))
+    all_slots = engine.submit(window(2, n_slots=8))
     engine.cancel(endless)
-    assert all_places.result(SOON_S).tokens == (0, 1, 2)
+    assert all_slots.result(SOON_S).tokens == (0, 1, 2)
     with pytest.raises(CancelledError):
         endless.result(SOON_S)
 
 
-def test_giving_up_what_is_done_changes_nothing(engine: Engine):
+def test_cancelling_a_finished_window_does_nothing(engine: Engine):
     done = engine.submit(window(1))
     assert done.result(SOON_S)
     engine.cancel(done)
@@ -54,7 +54,7 @@ def test_giving_up_what_is_done_changes_nothing(engine: Engine):
     assert engine.stats.windows == 2
 
 
-def test_a_task_that_is_cancelled_gives_its_window_up(engine: Engine, runner: FakeRunner):
+def test_cancelling_an_awaiting_task_cancels_its_window(engine: Engine, runner: FakeRunner):
     runner.on_call = gate = Gate("encode")
     engine.submit(window(1))
     assert gate.is_reached.wait(SOON_S)
@@ -72,7 +72,7 @@ def test_a_task_that_is_cancelled_gives_its_window_up(engine: Engine, runner: Fa
     assert runner.encoded == [1]
 
 
-# Ending
+# Draining and closing
 
 
 def test_draining_refuses_new_windows_and_waits(engine: Engine, runner: FakeRunner):
@@ -87,7 +87,7 @@ def test_draining_refuses_new_windows_and_waits(engine: Engine, runner: FakeRunn
     assert [future.result(0).tokens for future in futures] == [(0, 1, 2)] * 5
 
 
-def test_closing_fails_what_is_under_way(runner: FakeRunner):
+def test_closing_fails_pending_windows(runner: FakeRunner):
     engine = engine_on(runner)
     runner.plans[1] = Plan(n_tokens=10**9)
     runner.on_call = decoding = Reached("decode")
@@ -106,7 +106,7 @@ def engine_threads() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "choral-engine"}
 
 
-def test_a_forgotten_engine_ends_its_thread(runner: FakeRunner):
+def test_a_collected_engine_ends_its_thread(runner: FakeRunner):
     before = engine_threads()
     engine = engine_on(runner)
     (thread,) = engine_threads() - before
@@ -119,7 +119,7 @@ def test_a_forgotten_engine_ends_its_thread(runner: FakeRunner):
     assert isinstance(pending.exception(0), EngineClosed)
 
 
-def test_a_closed_engine_lets_go_of_its_runner():
+def test_a_closed_engine_frees_its_runner():
     runner = FakeRunner()
     engine = engine_on(runner)
     engine.submit(window(1)).result(SOON_S)
@@ -130,7 +130,7 @@ def test_a_closed_engine_lets_go_of_its_runner():
     assert kept() is None
 
 
-def test_windows_that_are_done_are_not_kept(engine: Engine):
+def test_finished_windows_are_freed(engine: Engine):
     def ask(number: int) -> weakref.ref[object]:
         sound = audio(number)
         engine.submit(Window(sound, DecodeParams())).result(SOON_S)
@@ -143,7 +143,7 @@ def test_windows_that_are_done_are_not_kept(engine: Engine):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_ends_the_engine_and_leaves_nobody_waiting(engine: Engine, runner: FakeRunner):
+def test_a_bug_in_the_loop_fails_all_pending_windows(engine: Engine, runner: FakeRunner):
     def break_down(record: object) -> None:
         raise ZeroDivisionError
 
@@ -158,13 +158,13 @@ def test_a_bug_ends_the_engine_and_leaves_nobody_waiting(engine: Engine, runner:
         engine.submit(window(3))
 
 
-def test_nothing_is_put_where_nobody_looks_any_more(runner: FakeRunner):
+def test_a_window_submitted_during_shutdown_is_never_left_pending(runner: FakeRunner):
     """A window that comes while the engine's thread ends is refused or failed, and never left waiting."""
     engine = engine_on(runner)
     loop = engine._loop
     engine.close()
     assert not loop.put(Submitted(WindowTask(window(1), Caller(), Pending())))
-    loop.is_over = False  # as it looked a moment before
+    loop.is_over = False  # as a concurrent `put` may still see it
     pending = Pending[Decoded]()
     assert loop.put(Submitted(WindowTask(window(2), Caller(), pending)))
     loop.runner = runner

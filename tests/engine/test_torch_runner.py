@@ -1,4 +1,4 @@
-"""The engine with the real tiny model: audio is encoded once, tokens are seen on their way, bad windows fail alone."""
+"""The engine with the real tiny model: encoder cache, cancellation, isolation of bad windows."""
 
 from __future__ import annotations
 
@@ -46,12 +46,10 @@ def together(tiny: Loaded, windows: list[Window[Any]]) -> list[Any]:
     return [tiny.engine.submit(window, caller) for window in windows]
 
 
-# Encoded once
+# Encoder cache
 
 
-def test_the_same_audio_is_encoded_once_whatever_is_asked(
-    tiny: Loaded, speech: list[WindowAudio], english: DecodeParams
-):
+def test_the_same_audio_is_encoded_once_for_all_params(tiny: Loaded, speech: list[WindowAudio], english: DecodeParams):
     audio = fresh(speech[0], 1)
     tokens = tuple(tiny.tokenizer.encode(FELLOW_AMERICANS))
     all_params: list[Params[Any]] = [
@@ -73,10 +71,10 @@ def test_the_same_audio_is_encoded_once_whatever_is_asked(
     assert after.cache_hits - before.cache_hits == 2 * len(all_params) - 1
 
 
-# Given up
+# Cancelling
 
 
-def test_a_window_given_up_while_decoded_is_gone_at_the_next_step(
+def test_a_window_cancelled_while_decoding_leaves_at_the_next_step(
     tiny: Loaded, speech: list[WindowAudio], english: DecodeParams
 ):
     n_slots = tiny.engine.capacity.n_slots
@@ -88,37 +86,37 @@ def test_a_window_given_up_while_decoded_is_gone_at_the_next_step(
     tiny.engine.cancel(begun)
     with pytest.raises(CancelledError):
         begun.result(SOON_S)
-    whole_room = Window(speech[1], replace(english, n_candidates=n_slots, max_tokens=2))
-    assert tiny.engine.submit(whole_room).result(SOON_S).tokens
+    all_slots = Window(speech[1], replace(english, n_candidates=n_slots, max_tokens=2))
+    assert tiny.engine.submit(all_slots).result(SOON_S).tokens
 
 
-# Fails alone
+# Isolation
 
 
-def spoilt(audio: WindowAudio, value: float) -> WindowAudio:
+def with_sample(audio: WindowAudio, value: float) -> WindowAudio:
     samples = audio.samples.copy()
     samples[1000] = value
     return alone(samples)
 
 
 BAD: dict[str, tuple[Callable[[WindowAudio, DecodeParams], Window[Any]], type[Exception]]] = {
-    "not a number": (lambda audio, params: Window(spoilt(audio, np.nan), params), WindowFailed),
-    "infinite": (lambda audio, params: Window(spoilt(audio, np.inf), params), WindowFailed),
+    "not a number": (lambda audio, params: Window(with_sample(audio, np.nan), params), WindowFailed),
+    "infinite": (lambda audio, params: Window(with_sample(audio, np.inf), params), WindowFailed),
     "not a number, beams": (
-        lambda audio, params: Window(spoilt(audio, np.nan), replace(params, n_candidates=3)),
+        lambda audio, params: Window(with_sample(audio, np.nan), replace(params, n_candidates=3)),
         WindowFailed,
     ),
     "not a number, sampled": (
-        lambda audio, params: Window(spoilt(audio, np.nan), replace(params, temperature=1.0, n_candidates=2)),
+        lambda audio, params: Window(with_sample(audio, np.nan), replace(params, temperature=1.0, n_candidates=2)),
         WindowFailed,
     ),
     "not a number, which language": (
-        lambda audio, _: Window(spoilt(audio, np.nan), DetectLanguageParams()),
+        lambda audio, _: Window(with_sample(audio, np.nan), DetectLanguageParams()),
         WindowFailed,
     ),
     "not a number, aligned": (
         lambda audio, _: Window(
-            spoilt(audio, np.nan), AlignParams(text_tokens=(5, 6), n_frames=500, language="en", task="transcribe")
+            with_sample(audio, np.nan), AlignParams(text_tokens=(5, 6), n_frames=500, language="en", task="transcribe")
         ),
         WindowFailed,
     ),
@@ -168,22 +166,22 @@ def test_a_bad_window_fails_alone(
     assert tiny.engine.stats.failed == before + 1
 
 
-def test_a_place_that_was_spoilt_is_clean_for_the_next(
+def test_a_slot_that_had_nan_is_clean_for_the_next_window(
     tiny: Loaded, speech: list[WindowAudio], good: list[tuple[Window[Decoded], Decoded]]
 ):
     for _ in range(3):
-        bad = Window(spoilt(speech[2], np.nan), replace(good[0][0].params, n_candidates=5))  # type: ignore[type-var]
+        bad = Window(with_sample(speech[2], np.nan), replace(good[0][0].params, n_candidates=5))  # type: ignore[type-var]
         assert isinstance(tiny.engine.submit(bad).exception(SOON_S), WindowFailed)
         for window, expected in good:
             assert tiny.engine.submit(window).result(SOON_S).tokens == expected.tokens
 
 
-def test_nothing_to_align(tiny: Loaded, speech: list[WindowAudio]):
+def test_aligning_an_empty_text(tiny: Loaded, speech: list[WindowAudio]):
     nothing = AlignParams(text_tokens=(), n_frames=500, language="en", task="transcribe")
     assert tiny.engine.submit(Window(speech[0], nothing)).result(SOON_S).token_probs.tolist() == []
 
 
-def test_many_threads_may_ask_at_once(tiny: Loaded, good: list[tuple[Window[Decoded], Decoded]]):
+def test_many_threads_can_submit_at_once(tiny: Loaded, good: list[tuple[Window[Decoded], Decoded]]):
     found: dict[int, Decoded] = {}
 
     def ask(number: int) -> None:
@@ -217,5 +215,5 @@ def test_beams_that_cannot_be_copied_fail_and_never_skip_a_token(
     with pytest.raises(WindowFailed, match="out of memory"):
         tiny.engine.submit(window).result(SOON_S)
     monkeypatch.undo()
-    assert len(calls) == 4  # it was not tried again
+    assert len(calls) == 4  # it was not retried
     assert tiny.engine.submit(window).result(SOON_S).tokens == expected.tokens
