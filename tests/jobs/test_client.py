@@ -219,6 +219,12 @@ def test_forget_is_a_deprecated_name_of_delete(redis_url: str, client: Client) -
         assert client.list() == []
 
 
+def test_is_worth_another_try_is_a_deprecated_name_of_is_retryable() -> None:
+    for error in (errors.FetchFailed("busy"), errors.FetchFailed("gone", is_final=True), errors.NotAudio("text")):
+        with pytest.warns(DeprecationWarning, match="use is_retryable"):
+            assert error.is_worth_another_try is error.is_retryable
+
+
 def test_many_waiters_share_one_connection(redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:
     async def wait_for_all() -> list[Transcript]:
         async with AsyncClient(redis_url) as client:
