@@ -24,8 +24,8 @@ from pathlib import Path
 from choral.api import Model
 from choral.bench.report import json_line
 from choral.cli.arguments import Parser, describe
-from choral.cli.bench import find_audio, require_counts
-from choral.cli.console import format_table
+from choral.cli.bench import add_folder, find_audio, progress, require_counts
+from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import load_model, machine_arguments
 from choral.errors import EngineError, RedisUnavailable, UsageError
 from choral.jobs.record import JobRecord
@@ -33,7 +33,7 @@ from choral.jobs.sync_client import Client
 from choral.types import Priority, Transcript
 from support.http_stub import HttpStub
 from support.redis_server import RedisServer
-from support.script import add_folder, progress, run_script, write_stdout
+from support.script import run_script
 
 SECRET = "a secret for this run"
 POLL_S = 0.5

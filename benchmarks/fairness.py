@@ -21,9 +21,9 @@ from choral.audio.recording import Recording
 from choral.bench.report import bars, json_line, verdict
 from choral.bench.workload import Workload
 from choral.cli.arguments import Parser, describe
-from choral.cli.bench import read_workload, require_counts
+from choral.cli.bench import progress, read_workload, require_counts
 from choral.cli.bench_engine import EngineSubject
-from choral.cli.console import format_table
+from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import load_model
 from choral.engine.engine_loop import StepRecord
 from choral.engine.group import AnyEngine
@@ -31,7 +31,7 @@ from choral.engine.window import Caller
 from choral.errors import UsageError
 from choral.longform.transcriber import Transcriber, Transcription
 from choral.types import TranscribeOptions
-from support.script import progress, run_script, write_stdout
+from support.script import run_script
 
 CLIP_S = 5.0
 MAX_TIMES_IDLE = 2.5

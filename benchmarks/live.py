@@ -32,12 +32,12 @@ from choral.bench.report import json_line
 from choral.bench.server_process import ServerProcess
 from choral.bench.wer import Score, normaliser, score
 from choral.cli.arguments import Parser, describe
-from choral.cli.bench import find_clips, read_counts, require_counts
-from choral.cli.console import format_table
+from choral.cli.bench import add_folder, find_clips, progress, read_counts, require_counts
+from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import machine_arguments
 from choral.errors import EngineError, UsageError
 from live_session import PAUSE_S, Int16, LiveSession, TimedWord, delays_s, delta_words, letters_only, stream_clips
-from support.script import add_folder, progress, run_script, write_stdout
+from support.script import run_script
 
 STAGGER_S = 2.0  # sessions start within this time
 FILE_S = 5.0

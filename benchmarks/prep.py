@@ -24,7 +24,8 @@ from choral.audio.vad import speech_probabilities
 from choral.bench.report import json_line, this_machine
 from choral.bench.synthetic_audio import AUDIO_FORMATS, synthetic_bytes
 from choral.cli.arguments import Parser
-from support.script import run_script, write_stdout
+from choral.cli.console import write_stdout
+from support.script import run_script
 
 ROUNDS = 25
 SYNTHETIC_S = 120

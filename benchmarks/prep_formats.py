@@ -23,8 +23,9 @@ from choral.audio.prep.settings import PrepSettings
 from choral.bench.report import json_line, verdict
 from choral.bench.synthetic_audio import AUDIO_FORMATS, write_synthetic
 from choral.cli.arguments import Parser
+from choral.cli.console import write_stdout
 from choral.errors import AudioError
-from support.script import run_script, write_stdout
+from support.script import run_script
 
 SYNTHETIC_S = 600
 ROUNDS = 5

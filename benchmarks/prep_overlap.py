@@ -22,9 +22,10 @@ from choral.audio.source import open_source
 from choral.bench.report import json_line, verdict
 from choral.bench.synthetic_audio import AUDIO_FORMATS, synthetic_bytes
 from choral.cli.arguments import Parser, describe
+from choral.cli.console import write_stdout
 from choral.errors import UsageError
 from support.http_stub import HttpStub
-from support.script import run_script, write_stdout
+from support.script import run_script
 
 N_REQUESTS = 6
 SYNTHETIC_S = 120

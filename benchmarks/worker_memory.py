@@ -20,13 +20,13 @@ from choral.bench import process_tree
 from choral.bench.clips import AudioClip, join_clips, write_audio_files
 from choral.bench.report import json_line, verdict
 from choral.cli.arguments import Parser, describe
-from choral.cli.bench import find_short_clips, require_counts
-from choral.cli.console import format_table
+from choral.cli.bench import add_folder, find_short_clips, progress, require_counts
+from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import machine_arguments
 from choral.errors import EngineError, UsageError
 from choral.jobs.sync_client import Client
 from support.redis_server import RedisServer
-from support.script import add_folder, progress, run_script, write_stdout
+from support.script import run_script
 
 SETTLE_S = 3.0  # for the last job to be cleaned up
 MAX_QUEUED = 100  # jobs

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import NoReturn
 
 from choral.cli.arguments import Parser, normalise
-from choral.cli.console import message, write_stdout
+from choral.cli.bench import add_quiet
+from choral.cli.console import message
 from choral.cli.failures import error_lines
 from choral.cli.shared_flags import add_machine_flags
 from choral.errors import ChoralError
@@ -28,7 +29,7 @@ def run_script(
     program = f"python benchmarks/{Path(sys.argv[0]).name}"
     parser = Parser(prog=program, usage=f"{program} {usage}", description=description, epilog=epilog)
     add_arguments(parser)
-    parser.add_argument("--quiet", action="store_true", help="print the result only, no progress")
+    add_quiet(parser)
     if has_machine_flags:
         add_machine_flags(parser.add_argument_group("model and machine"))
     try:
@@ -36,15 +37,3 @@ def run_script(
     except ChoralError as error:
         message(*error_lines(str(error), error))
         sys.exit(error.exit_code)
-
-
-def add_folder(parser: Parser) -> None:
-    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help=argparse.SUPPRESS)
-
-
-def progress(arguments: argparse.Namespace) -> Callable[[str], None]:
-    """Prints one line on standard error, unless --quiet is set."""
-    return (lambda line: None) if arguments.quiet else message
-
-
-__all__ = ["add_folder", "message", "progress", "run_script", "write_stdout"]

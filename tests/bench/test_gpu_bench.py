@@ -1,4 +1,4 @@
-"""The GPU's benchmark where there is none: its loads are run, its tables are made, and it says what it needs."""
+"""`choral bench gpu` without a GPU: its loads, tables and error messages."""
 
 from __future__ import annotations
 
@@ -8,14 +8,21 @@ from dataclasses import replace
 import pytest
 
 from choral.bench import gpu_checks, gpu_load
-from choral.bench.gpu_breakdown import Breakdown, kind_of
 from choral.bench.gpu_checks import Check, check_windows
-from choral.bench.gpu_limits import Ceilings, Share, StepShare, encoder_limit_ms, step_limit_ms
-from choral.bench.gpu_load import LoadMaker, Loads, Requests
+from choral.bench.gpu_limits import (
+    HardwareLimits,
+    KernelTimes,
+    LimitShare,
+    StepShare,
+    encoder_limit_ms,
+    kernel_kind,
+    step_limit_ms,
+)
+from choral.bench.gpu_load import CallersResult, GpuLoadGenerator, GpuLoadResult
 from choral.bench.gpu_quality import Quality
 from choral.bench.random_model import dims_of, random_checkpoint
 from choral.cli import bench_gpu
-from choral.cli.bench_gpu import Result
+from choral.cli.bench_gpu import GpuResult
 from choral.cli.main import main
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
@@ -24,24 +31,31 @@ from choral.errors import UsageError
 from choral.model.tokenizer import Tokenizer
 
 SETTINGS = EngineSettings(device="cpu", compute_type="float32", slots=4, encoder_budget=6000)
-LOADS = Loads((Requests(10, 74.32, 131.7, 75.0, 76.9), Requests(50, 111.9, 399.2, 140.3, 324.6)), 77.58, 2327.4, 136.0)
+LOADS = GpuLoadResult(
+    (CallersResult(10, 74.32, 131.7, 75.0, 76.9), CallersResult(50, 111.9, 399.2, 140.3, 324.6)), 77.58, 2327.4, 136.0
+)
 
 
 @pytest.fixture(scope="module")
-def maker() -> Iterator[LoadMaker]:
+def generator() -> Iterator[GpuLoadGenerator]:
     checkpoint = random_checkpoint("nano")
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims)
     engine = Engine(GpuRunner(checkpoint, tokenizer, SETTINGS), SETTINGS)
-    yield LoadMaker(engine, tokenizer)
+    yield GpuLoadGenerator(engine, tokenizer)
     engine.close()
 
 
-def test_every_load_is_run_to_its_end(maker: LoadMaker, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"CALLERS": {1: 2, 3: 5}, "SATURATED_WINDOWS": 6, "LONG_TOKENS": 5, "SHORT_TOKENS": 3}.items():
+def test_every_load_runs(generator: GpuLoadGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "REQUESTS_OF_CALLERS": {1: 2, 3: 5},
+        "SATURATED_WINDOWS": 6,
+        "LONG_TOKENS": 5,
+        "SHORT_TOKENS": 3,
+    }.items():
         monkeypatch.setattr(gpu_load, name, value)
-    told: list[str] = []
-    loads = maker.measure(told.append)
-    assert told == ["one window", "1 callers", "3 callers", "saturated"]
+    messages: list[str] = []
+    loads = generator.measure(messages.append)
+    assert messages == ["one window", "1 callers", "3 callers", "saturated"]
     assert loads.windows_per_s > 0
     assert loads.times_real_time == pytest.approx(30 * loads.windows_per_s)
     assert loads.single_ms > 0
@@ -51,15 +65,15 @@ def test_every_load_is_run_to_its_end(maker: LoadMaker, monkeypatch: pytest.Monk
         assert requests.first_token_p50_ms <= requests.mean_latency_ms * 2
 
 
-def test_a_load_that_was_not_done_is_not_measured(maker: LoadMaker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_load_with_missing_tokens_is_an_error(generator: GpuLoadGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_load, "LONG_TOKENS", 4)
-    (window,) = maker.windows(1, 30, 3)
+    (window,) = generator.make_windows(1, 30, 3)
     with pytest.raises(AssertionError, match="3 tokens came back where 4 were forced"):
-        maker.checked(maker._engine.submit(window), 4)
+        generator.wait_checked(generator._engine.submit(window), 4)
 
 
-def test_windows_on_two_devices_are_compared(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which this machine has one; a window of every kind."""
+def test_check_windows_compares_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here both are the CPU; a window with every kind of option."""
     monkeypatch.setattr(gpu_checks, "N_WINDOWS", len(gpu_checks.OPTIONS))
     tokens, scores = check_windows("cpu")
     assert tokens.holds
@@ -67,60 +81,60 @@ def test_windows_on_two_devices_are_compared(monkeypatch: pytest.MonkeyPatch) ->
     assert not Check("", float("nan"), 1.0).holds
 
 
-def test_shapes_of_large_models_are_the_real_ones() -> None:
+def test_shapes_of_large_models() -> None:
     large, turbo = dims_of("large-v3"), dims_of("large-v3-turbo")
     assert (large.n_audio_layer, large.n_text_layer, large.n_audio_state, large.n_mels) == (32, 32, 1280, 128)
     assert replace(large, n_text_layer=4) == turbo
 
 
 def test_tables() -> None:
-    breakdown = Breakdown(64, {"cross-attention": 3782.0, "products": 1206.4}, 396)
+    breakdown = KernelTimes(64, {"cross-attention": 3782.0, "products": 1206.4}, 396)
     step = StepShare("decoder step of 64", 5.94, 4.24, breakdown)
     encoder, whole = (
-        Share("encoder, a window of 16", 4.24, 3.56),
-        Share("a window of 100 tokens, saturated", 12.2, 10.4),
+        LimitShare("encoder, a window of 16", 4.24, 3.56),
+        LimitShare("a window of 100 tokens, saturated", 12.2, 10.4),
     )
-    result = Result("large-v3", "bfloat16", 5.0, LOADS, encoder, (step,), whole)
-    table = bench_gpu.table([result], {"large-v3": 23.8})
+    result = GpuResult("large-v3", "bfloat16", 5.0, LOADS, encoder, (step,), whole)
+    table = bench_gpu.speed_table([result], {"large-v3": 23.8})
     assert table.splitlines()[1].split()[:6] == ["large-v3", "bfloat16", "5.0", "s", "136", "ms"]
     assert table.splitlines()[1].endswith("3.3")
     assert "2,327 ×" in table
-    limits = bench_gpu.limits_table(Ceilings(4.21, 779.0, 330.0), [result])
+    limits = bench_gpu.limits_table(HardwareLimits(4.21, 779.0, 330.0), [result])
     assert "copies 4.21 TB/s" in limits
     assert "84%" in limits
     assert "71%" in limits
     assert "a window of 100 tokens, saturated  12.20 ms      10.40 ms    85%" in limits
-    assert "3782" in bench_gpu.breakdown_table([result])
-    words = bench_gpu.words_table("tiny.en", [Quality("fp8", "cuda", 40, 30, 37, 11.73)])
+    assert "3782" in bench_gpu.kernel_table([result])
+    words = bench_gpu.quality_table("tiny.en", [Quality("fp8", "cuda", 40, 30, 37, 11.73)])
     assert "30 of 40" in words
     assert "11.73%" in words
 
 
-def test_the_limit_of_a_window_is_its_parts() -> None:
-    """Of large-v3, by hand: 3.5 ms to hear it, 0.4 to project, 100 tokens at 58 µs of keys, values and weights."""
-    dims, top = dims_of("large-v3"), Ceilings(4.25, 780.0, 380.0)
-    assert encoder_limit_ms(dims, top) == pytest.approx(3.4, abs=0.1)
-    one, many = (step_limit_ms(dims, top, n_rows, 0, 2) for n_rows in (1, 257))
+def test_limits_of_encoder_and_decoder_step() -> None:
+    """Of large-v3, computed by hand: 3.4 ms to encode, 58 µs to read the keys and values of a row."""
+    dims, limits = dims_of("large-v3"), HardwareLimits(4.25, 780.0, 380.0)
+    assert encoder_limit_ms(dims, limits) == pytest.approx(3.4, abs=0.1)
+    one, many = (step_limit_ms(dims, limits, n_rows, 0, 2) for n_rows in (1, 257))
     assert (many - one) / 256 == pytest.approx(0.0578, abs=0.0002)
     assert one == pytest.approx(0.43, abs=0.02)
 
 
-def test_kernels_are_told_apart() -> None:
+def test_kernel_kinds() -> None:
     names = {
         "_cross_attention": "cross-attention",
         "nvjet_sm90_tst_64x8": "products",
         "_norm": "norms",
         "copy": "other",
     }
-    assert {name: kind_of(name) for name in names} == names
+    assert {name: kernel_kind(name) for name in names} == names
 
 
 @pytest.mark.parametrize("names", ["", "large", "large-v3,,x"])
-def test_other_names_are_refused(names: str) -> None:
+def test_unknown_names_are_rejected(names: str) -> None:
     with pytest.raises(UsageError, match="it takes large-v3"):
-        bench_gpu.chosen(names, bench_gpu.SHAPES, "--shapes")
+        bench_gpu.read_names(names, bench_gpu.SHAPES, "--shapes")
 
 
-def test_without_a_gpu_it_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "gpu", "--device", "cpu"]) == 2
     assert "needs one that torch sees" in capsys.readouterr().err

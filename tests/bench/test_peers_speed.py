@@ -1,4 +1,4 @@
-"""Choral beside its peers: what is sent, who takes part, what is made of the figures, and the command itself."""
+"""`choral bench peers`: the clips, the settings of each library, the figures, and the command."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from choral.audio.constants import SAMPLE_RATE, WINDOW_SAMPLES
 from choral.bench.clips import AudioClip, join_clips, short_clips, write_audio_files
 from choral.bench.corpus import LabelledClip
 from choral.bench.load_generator import RoundResult, send_all, send_together
-from choral.bench.peer_configs import PeerSetup, entrants, missing
-from choral.bench.peer_report import LoadReport, SpeedRow, check_bars, measure_load, speed_row
+from choral.bench.peer_configs import PeerSetup, all_configs, missing_notes
+from choral.bench.peer_report import LoadReport, SpeedRow, check_targets, measure_load, speed_row
+from choral.bench.peer_transformers import make_tokenizer
 from choral.bench.round_robin import PeerResult, RoundRobin
-from choral.bench.systems.hugging_tokenizer import make_tokenizer
 from choral.errors import AudioNotFound
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
@@ -46,17 +46,17 @@ def setup(model: Path, **given: object) -> PeerSetup:
     return replace(usual, **given)  # type: ignore[arg-type]
 
 
-def test_no_request_is_the_same_as_another_and_the_noise_is_one_step(tmp_path: Path) -> None:
+def test_every_request_differs_by_noise_of_one_step(tmp_path: Path) -> None:
     sound = hum(1.0)
     rounds = [write_audio_files([sound, sound], tmp_path / str(seed), seed) for seed in (0, 1)]
-    heard = [request.samples() for requests in rounds for request in requests]
-    assert len({samples.tobytes() for samples in heard}) == 4
-    assert all(np.abs(samples - sound.samples).max() <= 1.51 * ONE_STEP for samples in heard)
+    read = [request.samples() for requests in rounds for request in requests]
+    assert len({samples.tobytes() for samples in read}) == 4
+    assert all(np.abs(samples - sound.samples).max() <= 1.51 * ONE_STEP for samples in read)
     again = write_audio_files([sound, sound], tmp_path / "again", 0)
-    assert [request.samples().tobytes() for request in again] == [samples.tobytes() for samples in heard[:2]]
+    assert [request.samples().tobytes() for request in again] == [samples.tobytes() for samples in read[:2]]
 
 
-def test_clips_come_again_and_long_ones_are_left_out(tmp_path: Path) -> None:
+def test_clips_repeat_and_long_ones_are_left_out(tmp_path: Path) -> None:
     sounds = [hum(1.0), hum(2.0), hum(31.0)]
     requests = write_audio_files(sounds, tmp_path, 0)
     clips = [LabelledClip(str(i), Path(request.path), f"text {i}", "en") for i, request in enumerate(requests)]
@@ -66,13 +66,13 @@ def test_clips_come_again_and_long_ones_are_left_out(tmp_path: Path) -> None:
     assert sounds[2].samples.size > WINDOW_SAMPLES
 
 
-def test_a_long_recording_is_joined_with_its_texts() -> None:
+def test_join_clips_with_their_texts() -> None:
     whole = join_clips([hum(2.0, "one"), hum(3.0, "two")], 7.0)
     assert (whole.text, whole.language, whole.duration_s) == ("one two one", "en", 8.5)
     assert join_clips([hum(1.0, "a", "en"), hum(1.0, "b", "de")], 2.0).language is None
 
 
-def test_callers_get_their_own_answers_and_all_in_a_batch_wait_for_the_last() -> None:
+def test_send_all_and_send_together() -> None:
     run = send_all(lambda number: f"<{number}>", range(20), n_callers=8)
     assert run.texts == tuple(f"<{number}>" for number in range(20))
     assert len(run.latencies_s) == 20
@@ -81,9 +81,9 @@ def test_callers_get_their_own_answers_and_all_in_a_batch_wait_for_the_last() ->
     assert (together.texts, together.latencies_s) == (("1", "2", "3"), (together.wall_s,) * 3)
 
 
-def test_a_family_has_the_settings_that_can_be_best(tiny_en_pt: Path) -> None:
-    specs = entrants(setup(tiny_en_pt))
-    settings = {spec.family: [own.setting for own in specs if own.family == spec.family] for spec in specs}
+def test_settings_of_each_family(tiny_en_pt: Path) -> None:
+    configs = all_configs(setup(tiny_en_pt))
+    settings = {config.family: [own.setting for own in configs if own.family == config.family] for config in configs}
     assert settings["faster-whisper int8"] == ["one after another", "64 threads, 1 worker", "64 threads, 2 workers"]
     assert settings["openai-whisper float32"] == ["one after another"]
     assert [name for name in settings if name.startswith("choral")] == [
@@ -92,20 +92,20 @@ def test_a_family_has_the_settings_that_can_be_best(tiny_en_pt: Path) -> None:
         "choral ctranslate2 float32",
         "choral ctranslate2 int8",
     ]
-    workers = [(own.n_workers, own.n_callers) for own in specs if own.family == "faster-whisper int8"]
+    workers = [(own.n_workers, own.n_callers) for own in configs if own.family == "faster-whisper int8"]
     assert workers == [(1, 1), (1, 64), (2, 64)]
-    long = entrants(setup(tiny_en_pt, is_long=True, n_callers=1))
+    long = all_configs(setup(tiny_en_pt, is_long=True, n_callers=1))
     assert [own.batch_size for own in long if own.family == "faster-whisper batched int8"] == [4, 8, 16]
 
 
-def test_whisper_cpp_takes_its_own_files_alone(tiny_en_pt: Path, tiny_ggml: Path) -> None:
+def test_whisper_cpp_needs_a_ggml_file(tiny_en_pt: Path, tiny_ggml: Path) -> None:
     note = "whisper.cpp is not shown: it needs a ggml file, and this model is not one"
-    assert note in missing(setup(tiny_en_pt))
-    assert note not in missing(setup(tiny_ggml))
+    assert note in missing_notes(setup(tiny_en_pt))
+    assert note not in missing_notes(setup(tiny_ggml))
 
 
 @pytest.mark.parametrize("text", ["Hello, world!", " It's 3 o'clock; don't!", " żółw 東京 🎵", "a  b\n c"])
-def test_the_tokenizer_for_other_libraries_is_the_same(tiny_en_pt: Path, text: str) -> None:
+def test_tokenizer_for_other_libraries_is_the_same(tiny_en_pt: Path, text: str) -> None:
     checkpoint = open_checkpoint(tiny_en_pt)
     ours, theirs = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary), make_tokenizer(checkpoint)
     assert theirs.encode(text).ids == ours.encode(text)
@@ -115,37 +115,37 @@ def test_the_tokenizer_for_other_libraries_is_the_same(tiny_en_pt: Path, text: s
     assert theirs.get_vocab_size() == checkpoint.dims.n_vocab
 
 
-def test_a_row_is_the_median_of_rounds_and_all_their_errors(tiny_en_pt: Path) -> None:
-    spec = entrants(setup(tiny_en_pt))[0]
+def test_a_row_has_the_median_of_the_rounds_and_all_errors(tiny_en_pt: Path) -> None:
+    config = all_configs(setup(tiny_en_pt))[0]
     sounds = [hum(6.0, "red house"), hum(4.0, "green tree")]
     runs = [
         RoundResult(("red house", f"green {last}"), (1.0, 1.0), wall_s, 1.0)
         for last, wall_s in (("tree", 1.0), ("x", 5.0))
     ]
-    found = speed_row(PeerResult(spec, [*runs, runs[0]], peak_bytes=7), sounds)
+    found = speed_row(PeerResult(config, [*runs, runs[0]], peak_bytes=7), sounds)
     assert (found.times_real_time, found.peak_bytes, found.rounds_s) == (10.0, 7, (1.0, 5.0, 1.0))
     assert found.wer_percent == pytest.approx(100 / 12)
-    assert speed_row(PeerResult(spec, runs), [sounds[0], replace(sounds[1], text=None)]).wer_percent is None
+    assert speed_row(PeerResult(config, runs), [sounds[0], replace(sounds[1], text=None)]).wer_percent is None
 
 
-def test_bars_compare_the_best_of_each() -> None:
+def test_targets_compare_the_best_of_each() -> None:
     rows = [row("choral torch int8", 30.0, 5.2), row("choral torch float32", 20.0)]
     peers = [row("faster-whisper int8", 19.0), row("faster-whisper batched int8", 10.0), row("openai-whisper", 5.0)]
-    bars = check_bars(report(*rows, *peers), report(*rows, row("faster-whisper int8", 29.0), peers[1]))
-    assert [(bar.value, bar.holds) for bar in bars] == [
+    targets = check_targets(report(*rows, *peers), report(*rows, row("faster-whisper int8", 29.0), peers[1]))
+    assert [(target.value, target.holds) for target in targets] == [
         (pytest.approx(30 / 19), True),
         (pytest.approx(3.0), True),
         (pytest.approx(0.2), False),
         (None, None),
     ]
-    assert str(bars[0]) == "short clips: at least 1.5 × faster-whisper's best (here 1.58): yes\n"
-    assert all(bar.holds is None for bar in check_bars(None, None))
+    assert str(targets[0]) == "short clips: at least 1.5 × faster-whisper's best (here 1.58): yes\n"
+    assert all(target.holds is None for target in check_targets(None, None))
 
 
-def test_a_system_that_fails_is_left_out_with_its_last_words(tmp_path: Path, tiny_en_pt: Path) -> None:
+def test_a_system_that_fails_is_left_out_with_its_last_line(tmp_path: Path, tiny_en_pt: Path) -> None:
     broken = setup(tmp_path / "no-such-model", compute_types=("float32",), engines=("torch",))
-    contest = RoundRobin(tmp_path)
-    found = measure_load(broken, [hum(1.0)], [hum(1.0)], contest, 1, lambda name: name.startswith("choral"))
+    round_robin = RoundRobin(tmp_path)
+    found = measure_load(broken, [hum(1.0)], [hum(1.0)], round_robin, 1, lambda name: name.startswith("choral"))
     assert found.rows == ()
     assert any(
         note.startswith("choral torch float32 is not shown: ") and "no-such-model" in note for note in found.notes
@@ -154,7 +154,7 @@ def test_a_system_that_fails_is_left_out_with_its_last_words(tmp_path: Path, tin
 
 @pytest.mark.slow
 def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
-    """Whatever the texts: Choral and openai-whisper hear the same, so they are wrong in the same words."""
+    """Choral and openai-whisper produce the same text, so they make the same errors."""
     for index, path in enumerate(speech_clips[:2]):
         shutil.copy(path, tmp_path / f"{index}.wav")
         (tmp_path / f"{index}.txt").write_text("surely not what is said")

@@ -1,4 +1,4 @@
-"""`choral bench serve`: a short run of the comparison and of the soak on real servers, what decides, wrong flags."""
+"""`choral bench serve`: a short comparison and a short soak on real servers, the targets, and wrong flags."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from choral.bench import process_tree
-from choral.bench.idle_server import TEXT
-from choral.bench.mixed_clients import ClientCounts, text_of
-from choral.bench.serve_load import ConcurrencyResult, SideResult, verdicts
+from choral.bench.mixed_clients import ClientCounts, extract_text
+from choral.bench.null_runner import SERVER_TEXT
+from choral.bench.serve_load import ConcurrencyResult, SideResult, check_targets
 from choral.bench.server_process import ServerProcess
-from choral.bench.soak import ResourceReading, SoakReport, SoakSettings
+from choral.bench.soak import ResourceSample, SoakReport, SoakSettings
 
 MB = 10**6
 
@@ -38,7 +38,7 @@ def folder(speech_clips: list[Path], tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
+def test_server_beside_the_engine(folder: Path, tiny_en_pt: Path) -> None:
     code, report, shown = bench(
         folder, "--model", tiny_en_pt, "--threads", 1, "--concurrency", "1,2", "--requests", 2, "--rounds", 1
     )
@@ -61,7 +61,7 @@ def test_a_server_beside_an_engine(folder: Path, tiny_en_pt: Path) -> None:
     assert "every request answered: yes" in shown
 
 
-def test_a_server_without_a_model(folder: Path, tiny_en_pt: Path) -> None:
+def test_server_without_a_model(folder: Path, tiny_en_pt: Path) -> None:
     code, report, shown = bench(
         folder, "--no-model", "--model", tiny_en_pt, "--concurrency", 4, "--requests", 8, "--rounds", 1
     )
@@ -72,18 +72,18 @@ def test_a_server_without_a_model(folder: Path, tiny_en_pt: Path) -> None:
     assert level["engine"] is None
 
 
-def test_all_but_the_model_is_real_there(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
-    program = "choral.bench.idle_server"
+def test_server_without_a_model_decodes_audio(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+    program = "choral.bench.null_runner"
     with ServerProcess([f"--model={tiny_en_pt}"], tmp_path, program) as server, httpx.Client() as client:
         fields = {"model": "whisper-1", "response_format": "verbose_json"}
         url = f"{server.url}/v1/audio/transcriptions"
         answer = client.post(url, data=fields, files={"file": jfk.read_bytes()}).json()
-        assert answer["text"] == TEXT.strip()
+        assert answer["text"] == SERVER_TEXT.strip()
         assert answer["duration"] == pytest.approx(11, abs=0.1)
         assert client.post(url, data=fields, files={"file": b"no sound " * 100}).status_code == 400
 
 
-def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
+def test_short_soak(folder: Path, tiny_en_pt: Path) -> None:
     _, fields, shown = bench(folder, "--model", tiny_en_pt, "--threads", 1, "--soak", "4s", "--clients", 4)
     samples = fields["report"]["samples"]
     assert len(samples) == 10
@@ -93,7 +93,7 @@ def test_a_soak_of_seconds(folder: Path, tiny_en_pt: Path) -> None:
     assert end["tally"]["failures"] == []
     assert end["tally"]["n_good"] > 10  # so many were the warming up
     assert end["tally"]["n_bad_taken"] == end["tally"]["n_changed"] == 0
-    for line in ("no good request failed", "every bad one was refused as it should", "no temporary file left"):
+    for line in ("no valid request failed", "every invalid request was rejected", "no temporary file left"):
         assert f"{line}: yes" in shown
 
 
@@ -116,9 +116,9 @@ def level(callers: int, share: float | None, live_p99_s: float, *failures: str) 
     )
 
 
-def test_what_a_load_decides() -> None:
+def test_load_targets() -> None:
     def decided(*levels: ConcurrencyResult) -> list[bool | None]:
-        return [holds for _, holds in verdicts(levels)]
+        return [holds for _, holds in check_targets(levels)]
 
     assert decided(level(1, 0.5, 0.01), level(32, 0.9, 0.05)) == [True, True, True]
     assert decided(level(1, 0.99, 0.01), level(32, 0.89, 0.051)) == [False, False, True]
@@ -127,31 +127,31 @@ def test_what_a_load_decides() -> None:
 
 def sample(
     at_s: float, megabytes: float = 1000, open_files: int = 80, temp_files: int = 0, **counts: Any
-) -> ResourceReading:
-    return ResourceReading(at_s, round(megabytes * MB), open_files, temp_files, ClientCounts(**{"n_good": 1, **counts}))
+) -> ResourceSample:
+    return ResourceSample(at_s, round(megabytes * MB), open_files, temp_files, ClientCounts(**{"n_good": 1, **counts}))
 
 
-def verdicts_of(*samples: ResourceReading, after: ResourceReading | None = None) -> list[bool]:
+def soak_targets(*samples: ResourceSample, after: ResourceSample | None = None) -> list[bool]:
     report = SoakReport(120.0, samples, sample(0), after or sample(600))
-    return [holds for _, holds in report.verdicts()]
+    return [holds for _, holds in report.check_targets()]
 
 
-def test_what_a_soak_decides() -> None:
+def test_soak_targets() -> None:
     flat = [sample(60, 500), *[sample(120)] * 6, *[sample(300, 1049)] * 6, *[sample(600, 951)] * 6]
-    assert all(verdicts_of(*flat, sample(600, 1049)))
-    assert verdicts_of(*flat, *[sample(600, 1051)] * 6) == [False, True, True, True, True]
-    assert verdicts_of(*flat, *[sample(600, 949)] * 6) == [False, True, True, True, True]
-    assert all(verdicts_of(*flat, *[sample(600)] * 4, sample(600, 2000), sample(600, 2000)))  # for a moment only
-    assert verdicts_of(*flat, after=sample(600, failures=("no",))) == [True, False, True, True, True]
-    assert verdicts_of(*flat, after=sample(600, n_good=0)) == [True, False, True, True, True]
-    assert verdicts_of(*flat, after=sample(600, n_bad_taken=1)) == [True, True, False, True, True]
-    assert verdicts_of(*flat, after=sample(600, temp_files=1)) == [True, True, True, False, True]
-    assert verdicts_of(*flat, after=sample(600, open_files=89)) == [True, True, True, True, False]
+    assert all(soak_targets(*flat, sample(600, 1049)))
+    assert soak_targets(*flat, *[sample(600, 1051)] * 6) == [False, True, True, True, True]
+    assert soak_targets(*flat, *[sample(600, 949)] * 6) == [False, True, True, True, True]
+    assert all(soak_targets(*flat, *[sample(600)] * 4, sample(600, 2000), sample(600, 2000)))  # for a moment only
+    assert soak_targets(*flat, after=sample(600, failures=("no",))) == [True, False, True, True, True]
+    assert soak_targets(*flat, after=sample(600, n_good=0)) == [True, False, True, True, True]
+    assert soak_targets(*flat, after=sample(600, n_bad_taken=1)) == [True, True, False, True, True]
+    assert soak_targets(*flat, after=sample(600, temp_files=1)) == [True, True, True, False, True]
+    assert soak_targets(*flat, after=sample(600, open_files=89)) == [True, True, True, True, False]
     growing = [sample(at_s, open_files=80 + at_s) for at_s in range(120, 600, 60)]
-    assert verdicts_of(*growing) == [True, True, True, True, False]
+    assert soak_targets(*growing) == [True, True, True, True, False]
 
 
-def test_short_soaks_settle_sooner() -> None:
+def test_soak_settings_depend_on_the_duration() -> None:
     assert (SoakSettings(600, 32).settle_s, SoakSettings(600, 32).sample_s, SoakSettings(600, 32).n_files) == (
         120,
         10,
@@ -160,15 +160,15 @@ def test_short_soaks_settle_sooner() -> None:
     assert (SoakSettings(5, 32).settle_s, SoakSettings(5, 32).sample_s, SoakSettings(5, 32).n_files) == (1, 0.5, 10)
 
 
-def test_the_words_of_any_answer() -> None:
-    assert text_of('{"text": "One."}', {}) == "One."
-    assert text_of("One.\n", {"response_format": "text"}) == "One."
-    assert text_of("1\n00:00:00,000 --> 00:00:01,000\nOne.\n\n", {"response_format": "srt"}) == "One."
-    assert text_of("WEBVTT\n\n00:00.000 --> 00:01.000\nOne.\n\n", {"response_format": "vtt"}) == "One."
-    assert text_of("One.", {"stream": "true"}) == "One."
+def test_extract_text_from_every_format() -> None:
+    assert extract_text('{"text": "One."}', {}) == "One."
+    assert extract_text("One.\n", {"response_format": "text"}) == "One."
+    assert extract_text("1\n00:00:00,000 --> 00:00:01,000\nOne.\n\n", {"response_format": "srt"}) == "One."
+    assert extract_text("WEBVTT\n\n00:00.000 --> 00:01.000\nOne.\n\n", {"response_format": "vtt"}) == "One."
+    assert extract_text("One.", {"stream": "true"}) == "One."
 
 
-def test_what_a_tree_of_processes_takes(tmp_path: Path) -> None:
+def test_process_tree(tmp_path: Path) -> None:
     code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'print(0, flush=True); input()'])"
     with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -1,4 +1,4 @@
-"""Ways to serve a model: each gives everybody their own text, and the command measures them all."""
+"""benchmarks/strategies.py: each strategy returns the right texts, and the script measures them all."""
 
 from __future__ import annotations
 
@@ -16,24 +16,29 @@ from pathlib import Path
 
 import pytest
 
-from choral.bench import plot
-from choral.bench.busy import BusyTime
 from choral.bench.clips import AudioFile
-from choral.bench.dispatcher import Dispatcher
-from choral.bench.load_generator import RoundResult, Stages
+from choral.bench.load_generator import RoundResult
 from choral.bench.round_robin import PeerResult
-from choral.bench.strategies import StageShares, StrategyReport, StrategySettings, cells, row_of, shares, strategies
-from choral.bench.systems.ctranslate2_whisper import open_system
 from choral.bench.wer import normaliser, score
 from choral.errors import MissingDependency, UsageError
 from choral.remote.speech_samples import SpeechSample
+from serving_strategies import BusyTime, Dispatcher, open_server
+from strategies import (
+    StageShares,
+    StrategySettings,
+    require_plot,
+    stage_shares,
+    strategies,
+    strategy_row,
+    strategy_table,
+)
 
 
-def plan(model: Path) -> StrategySettings:
+def settings(model: Path) -> StrategySettings:
     return StrategySettings(model, "cpu", "float32", 2, ("torch", "ctranslate2"), 4)
 
 
-def test_time_in_which_two_are_busy_counts_once() -> None:
+def test_overlapping_busy_time_counts_once() -> None:
     busy, both, over = BusyTime(), threading.Barrier(2), threading.Barrier(2)
 
     def other() -> None:
@@ -47,23 +52,23 @@ def test_time_in_which_two_are_busy_counts_once() -> None:
     both.wait()
     with busy:
         time.sleep(0.05)
-    assert busy.busy_s == 0.0  # the other one is still at work
+    assert busy.busy_s == 0.0  # the other one is still busy
     over.wait()
     thread.join()
     assert 0.05 <= busy.busy_s <= time.perf_counter() - started_s + 0.05
 
 
-def test_a_dispatcher_takes_what_waits_up_to_its_size() -> None:
+def test_dispatcher_batches_what_waits_up_to_its_size() -> None:
     sizes: list[int] = []
     is_taken, may_go = threading.Event(), threading.Event()
 
-    def serve(requests: Sequence[AudioFile]) -> Iterator[str]:
+    def run_batch(requests: Sequence[AudioFile]) -> Iterator[str]:
         sizes.append(len(requests))
         is_taken.set()
         may_go.wait()
         yield from (request.path.upper() for request in requests)
 
-    dispatcher = Dispatcher(4, serve)
+    dispatcher = Dispatcher(4, run_batch)
     with ThreadPoolExecutor(9) as callers:
         answers = [callers.submit(dispatcher.call, AudioFile("r0", None))]
         is_taken.wait()
@@ -75,68 +80,68 @@ def test_a_dispatcher_takes_what_waits_up_to_its_size() -> None:
     assert sizes == [1, 4, 4]
 
 
-def test_a_batch_that_fails_is_told_and_the_next_one_is_served() -> None:
-    def serve(requests: Sequence[AudioFile]) -> Iterator[str]:
+def test_dispatcher_raises_for_a_failed_batch_and_runs_the_next() -> None:
+    def run_batch(requests: Sequence[AudioFile]) -> Iterator[str]:
         if requests[0].path == "bad":
             raise UsageError("no")
         yield requests[0].path
 
-    dispatcher = Dispatcher(1, serve)
+    dispatcher = Dispatcher(1, run_batch)
     with pytest.raises(UsageError, match="no"):
         dispatcher.call(AudioFile("bad", None))
     assert dispatcher.call(AudioFile("good", None)) == "good"
 
 
 @pytest.mark.parametrize("index", range(5))
-def test_every_strategy_gives_everybody_their_own_text(
+def test_every_strategy_returns_the_text_of_each_request(
     tiny_en_ct2: Path, librivox: tuple[SpeechSample, ...], index: int
 ) -> None:
-    spec = strategies(replace(plan(tiny_en_ct2), threads=1))[index]
-    run = open_system(spec).run([AudioFile(str(sample.path), "en") for sample in librivox])
+    config = strategies(replace(settings(tiny_en_ct2), threads=1))[index]
+    run = open_server(config).run([AudioFile(str(sample.path), "en") for sample in librivox])
     scores = [score(sample.text, text, normaliser("en")) for sample, text in zip(librivox, run.texts, strict=True)]
     assert max(own.percent for own in scores) < 35
-    assert (run.stages is not None) == (spec.strategy in ("lock", "static"))
-    assert run.idle_share is not None
-    assert 0 <= run.idle_share < 0.9
+    assert ("mel_s" in run.internals) == (config.strategy in ("lock", "static"))
+    assert 0 <= run.internals["idle_share"] < 0.9
 
 
 def test_a_row_has_medians_and_percentiles(tmp_path: Path) -> None:
-    spec = strategies(plan(tmp_path))[0]
-    stages = Stages(mel_s=1.0, encoder_s=2.0, decoder_s=5.0)
-    runs = [
-        RoundResult(("a", "b"), (0.5, wall_s), wall_s, 1.0, idle, stages) for wall_s, idle in ((1.0, 0.1), (4.0, 0.3))
+    config = strategies(settings(tmp_path))[0]
+    stages = {"mel_s": 1.0, "encoder_s": 2.0, "decoder_s": 5.0}
+    rounds = [
+        RoundResult(("a", "b"), (0.5, wall_s), wall_s, 1.0, {"idle_share": idle, **stages})
+        for wall_s, idle in ((1.0, 0.1), (4.0, 0.3))
     ]
-    row = row_of(PeerResult(spec, [*runs, runs[0]], peak_bytes=2_000_000))
+    row = strategy_row(PeerResult(config, [*rounds, rounds[0]], peak_bytes=2_000_000))
     assert (row.requests_per_s, row.p50_s, row.idle_percent) == (2.0, 0.75, pytest.approx(10.0))
     assert row.p95_s == pytest.approx(3.25)
     assert row.stages == StageShares(12.5, 25.0, 62.5)
-    assert shares([None]) is None
-    heading, first = cells(StrategyReport((row,), ()))
-    assert dict(zip(heading, first, strict=True))["peak MB"] == "2"
+    assert stage_shares([{"idle_share": 0.1}]) is None
+    cells = strategy_table([row]).splitlines()[1].split()
+    assert cells[-5:] == ["10.0", "2", "12.5", "25.0", "62.5"]
 
 
 def test_strategies_share_the_threads(tmp_path: Path) -> None:
-    found = {spec.strategy or spec.engine: spec for spec in strategies(plan(tmp_path))}
+    found = {config.strategy or config.engine: config for config in strategies(settings(tmp_path))}
     assert list(found) == ["lock", "threads", "copies", "micro-batch", "static", "torch", "ctranslate2"]
     assert (found["copies"].n_workers, found["micro-batch"].batch_size, found["static"].batch_size) == (2, 6, 16)
-    assert {spec.threads for spec in found.values()} == {2}
+    assert {config.threads for config in found.values()} == {2}
 
 
-def test_a_plot_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plot_path_is_checked_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UsageError, match=r"such as chart\.png"):
-        plot.require_plot(tmp_path / "chart.svg")
+        require_plot(tmp_path / "chart.svg")
     with pytest.raises(UsageError, match="no folder"):
-        plot.require_plot(tmp_path / "none" / "chart.png")
+        require_plot(tmp_path / "none" / "chart.png")
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     with pytest.raises(MissingDependency, match=r"choral\[bench\]"):
-        plot.require_plot(tmp_path / "chart.png")
+        require_plot(tmp_path / "chart.png")
 
 
 @pytest.mark.slow
-def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_ct2: Path) -> None:
+def test_the_script(tmp_path: Path, speech_clips: list[Path], tiny_en_ct2: Path) -> None:
     for path in speech_clips[:2]:
         shutil.copy(path, tmp_path)
-    command = [sys.executable, "-m", "choral", "bench", "strategies", str(tmp_path), "--model", str(tiny_en_ct2)]
+    command = [sys.executable, "benchmarks/strategies.py", str(tmp_path), "--model", str(tiny_en_ct2)]
     done = subprocess.run(
         [*command, "--requests", "3", "--callers", "3", "--rounds", "1", "--threads", "1"],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""Word error rates: the count itself, the layouts of folders, and the command with a real model."""
+"""Word error rates: the edit distance, the layouts of folders, and the command with a real model."""
 
 from __future__ import annotations
 
@@ -9,39 +9,42 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from choral.bench.clips import Samples, write_flac
 from choral.bench.corpus import LabelledClip, read_corpus
-from choral.bench.wer import Recognized, Score, System, edit_distance, measure, normaliser, score
+from choral.bench.peers import Recognized
+from choral.bench.wer import Score, edit_distance, measure, normaliser, score
 from choral.errors import AudioNotFound, UsageError
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=8)
 
 
-def slow_distance(said: list[str], heard: list[str]) -> int:
-    if not said or not heard:
-        return len(said) + len(heard)
-    if said[0] == heard[0]:
-        return slow_distance(said[1:], heard[1:])
-    return 1 + min(slow_distance(said[1:], heard), slow_distance(said, heard[1:]), slow_distance(said[1:], heard[1:]))
+def slow_distance(one: list[str], other: list[str]) -> int:
+    if not one or not other:
+        return len(one) + len(other)
+    if one[0] == other[0]:
+        return slow_distance(one[1:], other[1:])
+    return 1 + min(slow_distance(one[1:], other), slow_distance(one, other[1:]), slow_distance(one[1:], other[1:]))
 
 
-@given(said=st.lists(st.sampled_from("abc"), max_size=5), heard=st.lists(st.sampled_from("abc"), max_size=5))
-def test_distance_equals_the_definition(said: list[str], heard: list[str]) -> None:
-    assert edit_distance(said, heard) == slow_distance(said, heard)
+@given(reference=st.lists(st.sampled_from("abc"), max_size=5), hypothesis=st.lists(st.sampled_from("abc"), max_size=5))
+def test_distance_equals_the_definition(reference: list[str], hypothesis: list[str]) -> None:
+    assert edit_distance(reference, hypothesis) == slow_distance(reference, hypothesis)
 
 
-@given(said=WORDS, heard=WORDS)
-def test_distance_is_symmetric_and_bounded(said: list[str], heard: list[str]) -> None:
-    distance = edit_distance(said, heard)
-    assert distance == edit_distance(heard, said)
-    assert abs(len(said) - len(heard)) <= distance <= max(len(said), len(heard))
+@given(reference=WORDS, hypothesis=WORDS)
+def test_distance_is_symmetric_and_bounded(reference: list[str], hypothesis: list[str]) -> None:
+    distance = edit_distance(reference, hypothesis)
+    assert distance == edit_distance(hypothesis, reference)
+    assert abs(len(reference) - len(hypothesis)) <= distance <= max(len(reference), len(hypothesis))
 
 
 @pytest.mark.parametrize(
-    ("language", "said", "heard", "expected"),
+    ("language", "reference", "hypothesis", "expected"),
     [
         ("en", "MISTER BROWN PAID TWENTY DOLLARS", "Mr. Brown paid $20.", Score(4, 0)),
         ("en", "the colour of it", "The color, of... it!", Score(4, 0)),
@@ -51,21 +54,37 @@ def test_distance_is_symmetric_and_bounded(said: list[str], heard: list[str]) ->
         ("en", "", "thank you", Score(0, 2)),
     ],
 )
-def test_texts_are_normalised_as_openai_does(language: str, said: str, heard: str, expected: Score | None) -> None:
-    found = score(said, heard, normaliser(language))
+def test_texts_are_normalised_as_openai_does(
+    language: str, reference: str, hypothesis: str, expected: Score | None
+) -> None:
+    found = score(reference, hypothesis, normaliser(language))
     assert found == expected or (expected is None and found.n_errors > 0)
 
 
-def test_the_total_is_over_words_and_the_first_system_tells_the_language() -> None:
-    clips = [LabelledClip("a", Path("a"), "one two three four", None), LabelledClip("b", Path("b"), "five", "en")]
-    texts = {"a": "one two three", "b": "six"}
-    system = System("it", lambda clip: Recognized(texts[clip.name], "en"))
+class FixedPeer:
+    """Returns these texts in turn."""
+
+    def __init__(self, *texts: str) -> None:
+        self._texts = list(texts)
+
+    def transcribe(self, samples: Samples, language: str | None) -> Recognized:
+        return Recognized(self._texts.pop(0), "en")
+
+
+def test_the_total_is_over_words_and_the_first_peer_decides_the_language(tmp_path: Path) -> None:
+    write_flac(tmp_path / "a", np.zeros(1600, np.int16))
+    path = tmp_path / "a"
+    clips = [LabelledClip("a", path, "one two three four", None), LabelledClip("b", path, "five", "en")]
     seen: list[str] = []
     report = measure(
-        "m", clips, [system], ["a note"], lambda clip, scores: seen.append(f"{clip.name} {scores['it'].n_errors}")
+        "m",
+        clips,
+        {"it": FixedPeer("one two three", "six")},
+        notes=["a note"],
+        on_clip=lambda clip, scores: seen.append(f"{clip.name} {scores['it'].n_errors}"),
     )
     total = report.total("it")
-    assert (total.n_errors, seen) == (total.n_errors, ["a 1", "b 1"])
+    assert (total.n_errors, seen) == (2, ["a 1", "b 1"])
     fields = json.loads(report.json_line())
     assert fields["systems"]["it"]["errors"] == 2
     assert fields["systems"]["it"]["wer_percent"] == pytest.approx(100 * 2 / total.n_words, abs=0.001)
@@ -93,13 +112,13 @@ def test_a_manifest(tmp_path: Path) -> None:
         ("", AudioNotFound, "has no transcripts"),
     ],
 )
-def test_a_bad_manifest_is_told_by_its_line(tmp_path: Path, line: str, error: type[Exception], message: str) -> None:
+def test_a_bad_manifest_names_the_line(tmp_path: Path, line: str, error: type[Exception], message: str) -> None:
     (tmp_path / "manifest.jsonl").write_text(line)
     with pytest.raises(error, match=message):
         read_corpus(tmp_path)
 
 
-def test_librispeech_and_pairs(tmp_path: Path) -> None:
+def test_librispeech_and_text_files(tmp_path: Path) -> None:
     for name in ("7/1-2-0000.flac", "7/1-2-0001.flac", "b[1].mp3", "lonely.mp3"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).touch()
@@ -114,8 +133,8 @@ def test_librispeech_and_pairs(tmp_path: Path) -> None:
     ]
 
 
-def test_the_command_beside_its_peers(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
-    """Whatever the texts: Choral and openai-whisper hear the same, so they are wrong in the same words."""
+def test_the_command_with_peers(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
+    """Choral and openai-whisper produce the same text, so they make the same errors."""
     for index, path in enumerate(speech_clips[:2]):
         shutil.copy(path, tmp_path / f"{index}.wav")
         (tmp_path / f"{index}.txt").write_text("surely not what is said")

@@ -1,17 +1,18 @@
-"""What this GPU allows, measured, and how near encoder and decoder step come to it.
+"""How close the encoder and the decoder step come to the hardware's limits, and which kernels take the time.
 
-The arithmetic is that of a 30 s window: products and attention of the encoder at the rate of a large product and of
-attention alone; keys, values and weights that a step must read, at the rate of a large copy.
+The limits are measured: the rates of a large copy, a large matrix product and attention alone. A 30 s window needs the
+encoder's products and attention at those rates, and each decoder step must read weights, keys and values.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from choral.bench.gpu_breakdown import Breakdown, break_down
 from choral.engine.gpu_runner import GpuRunner
 from choral.engine.gpu_state import DONE, HOST_SAMPLED, LENGTH
 from choral.model.dims import ModelDims
@@ -19,18 +20,25 @@ from choral.model.gpu_layers import attention
 
 BATCH = 16  # windows in the encoder
 N_TIMES = 20
+KERNEL_KINDS = {
+    "cross-attention": ("_cross_attention", "_combine_splits"),
+    "self-attention": ("_self_attention",),
+    "products": ("_linear", "nvjet", "gemm", "cutlass", "splitK", "gemv"),
+    "norms": ("_norm",),
+    "rules and choice": ("_survey", "_decide"),
+}
 
 
 @dataclass(frozen=True)
-class Ceilings:
+class HardwareLimits:
     copy_tb_s: float
-    product_tflop_s: float  # of the products' own precision
+    product_tflop_s: float  # in bfloat16
     attention_tflop_s: float
 
 
 @dataclass(frozen=True)
-class Share:
-    """What something takes, what it would take at the ceilings, and by how much it falls short."""
+class LimitShare:
+    """Measured time, and the time at the hardware's limits."""
 
     name: str
     measured_ms: float
@@ -41,7 +49,21 @@ class Share:
         return self.limit_ms / self.measured_ms
 
 
-def ceilings(device: torch.device) -> Ceilings:
+@dataclass(frozen=True)
+class KernelTimes:
+    """Microseconds per decoder step by kind of kernel."""
+
+    n_rows: int
+    kind_us: dict[str, float]
+    n_kernels: int
+
+
+@dataclass(frozen=True)
+class StepShare(LimitShare):
+    breakdown: KernelTimes
+
+
+def measure_limits(device: torch.device) -> HardwareLimits:
     data = torch.randint(0, 255, (1 << 31,), dtype=torch.uint8, device=device)
     target = torch.empty_like(data)
     copy_ms = device_ms(lambda: target.copy_(data))
@@ -49,74 +71,91 @@ def ceilings(device: torch.device) -> Ceilings:
     product_ms = device_ms(lambda: a @ b)
     q, k, v = (torch.randn(BATCH, 20, 1500, 64, device=device, dtype=torch.bfloat16) for _ in range(3))
     attention_ms = device_ms(lambda: attention(q, k, v))
-    return Ceilings(
+    return HardwareLimits(
         copy_tb_s=2 * data.numel() / copy_ms / 1e9,
         product_tflop_s=2 * 8192**3 / product_ms / 1e9,
         attention_tflop_s=4 * BATCH * 20 * 1500**2 * 64 / attention_ms / 1e9,
     )
 
 
-def device_ms(action: Callable[[], object], n_times: int = N_TIMES) -> float:
-    """The median, by the device's own clock."""
+def device_ms(action: Callable[[], object]) -> float:
+    """Median time by the device's own clock."""
     for _ in range(3):
         action()
     times: list[float] = []
-    for _ in range(n_times):
+    for _ in range(N_TIMES):
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
         start.record()
         action()
         end.record()
         end.synchronize()
         times.append(start.elapsed_time(end))
-    return sorted(times)[n_times // 2]
+    return sorted(times)[N_TIMES // 2]
 
 
-def encoder_share(runner: GpuRunner, dims: ModelDims, top: Ceilings) -> Share:
+def encoder_share(runner: GpuRunner, dims: ModelDims, limits: HardwareLimits) -> LimitShare:
     measured_ms = device_ms(lambda: runner.encoder.graphs.run(BATCH)) / BATCH
-    return Share(f"encoder, a window of {BATCH}", measured_ms, encoder_limit_ms(dims, top))
+    return LimitShare(f"encoder, a window of {BATCH}", measured_ms, encoder_limit_ms(dims, limits))
 
 
-def encoder_limit_ms(dims: ModelDims, top: Ceilings) -> float:
+def encoder_limit_ms(dims: ModelDims, limits: HardwareLimits) -> float:
     n_frames, width, n_layers = dims.n_audio_ctx, dims.n_audio_state, dims.n_audio_layer
     products = 2 * n_frames * (3 * width * dims.n_mels * 2 + 3 * width * width + n_layers * 12 * width * width)
     attention = 4 * n_layers * n_frames**2 * width
-    return products / top.product_tflop_s / 1e9 + attention / top.attention_tflop_s / 1e9
+    return products / limits.product_tflop_s / 1e9 + attention / limits.attention_tflop_s / 1e9
 
 
-def step_limit_ms(dims: ModelDims, top: Ceilings, n_rows: int, n_written: int, heard_bytes: int) -> float:
-    """All weights once, and each row's own keys and values, whose numbers have so many bytes."""
+def step_limit_ms(dims: ModelDims, limits: HardwareLimits, n_rows: int, n_tokens: int, cross_kv_bytes: int) -> float:
+    """Time to read all weights once, and the keys and values of each row; `cross_kv_bytes` is per number."""
     width, n_layers = dims.n_text_state, dims.n_text_layer
     weights = (n_layers * 14 * width * width + dims.n_vocab * width) * 2
-    a_row = n_layers * 2 * width * (dims.n_audio_ctx * heard_bytes + n_written * 2)
-    return (weights + n_rows * a_row) / top.copy_tb_s / 1e9
+    per_row = n_layers * 2 * width * (dims.n_audio_ctx * cross_kv_bytes + n_tokens * 2)
+    return (weights + n_rows * per_row) / limits.copy_tb_s / 1e9
 
 
-def window_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, windows_per_s: float, n_tokens: int) -> Share:
-    """Of a whole window where all slots are taken: heard, its keys and values projected, its tokens decoded."""
+def window_share(
+    runner: GpuRunner, dims: ModelDims, limits: HardwareLimits, windows_per_s: float, n_tokens: int
+) -> LimitShare:
+    """A whole window with all slots in use: encoder, projection to keys and values, and all decoder steps."""
     projected = 2 * dims.n_audio_ctx * dims.n_text_layer * 2 * dims.n_text_state * dims.n_audio_state
     n_rows = runner.capacity.n_slots
-    step_ms = step_limit_ms(dims, top, n_rows, n_tokens // 2, heard_bytes(runner))
-    limit_ms = encoder_limit_ms(dims, top) + projected / top.product_tflop_s / 1e9 + n_tokens * step_ms / n_rows
-    return Share(f"a window of {n_tokens} tokens, saturated", 1e3 / windows_per_s, limit_ms)
+    step_ms = step_limit_ms(dims, limits, n_rows, n_tokens // 2, cross_kv_bytes(runner))
+    limit_ms = encoder_limit_ms(dims, limits) + projected / limits.product_tflop_s / 1e9 + n_tokens * step_ms / n_rows
+    return LimitShare(f"a window of {n_tokens} tokens, saturated", 1e3 / windows_per_s, limit_ms)
 
 
-def heard_bytes(runner: GpuRunner) -> int:
+def cross_kv_bytes(runner: GpuRunner) -> int:
     return 1 if runner.compute_type == "fp8" else 2
 
 
-@dataclass(frozen=True)
-class StepShare(Share):
-    breakdown: Breakdown
-
-
-def step_share(runner: GpuRunner, dims: ModelDims, top: Ceilings, n_rows: int, n_written: int) -> StepShare:
-    limit_ms = step_limit_ms(dims, top, n_rows, n_written, heard_bytes(runner))
+def step_share(runner: GpuRunner, dims: ModelDims, limits: HardwareLimits, n_rows: int, n_tokens: int) -> StepShare:
+    limit_ms = step_limit_ms(dims, limits, n_rows, n_tokens, cross_kv_bytes(runner))
     int_state = runner.state.int_state
     runner.rows[:, :n_rows] = torch.arange(n_rows, dtype=torch.int32, device=int_state.device)
-    # Windows that the host decides on stay where they are, however often the step runs.
-    int_state[LENGTH], int_state[HOST_SAMPLED], int_state[DONE] = n_written, 1, 0
+    # Rows that the host samples keep their length, however often the step runs.
+    int_state[LENGTH], int_state[HOST_SAMPLED], int_state[DONE] = n_tokens, 1, 0
     measured_ms = device_ms(lambda: runner.graphs.run(n_rows))
-    breakdown = break_down(lambda: runner.graphs.run(n_rows), n_rows)
+    breakdown = profile_kernels(lambda: runner.graphs.run(n_rows), n_rows)
     int_state[DONE] = 1
     runner.rows.fill_(runner.capacity.n_slots)
     return StepShare(f"decoder step of {n_rows}", measured_ms, limit_ms, breakdown)
+
+
+def profile_kernels(step: Callable[[], object], n_rows: int) -> KernelTimes:
+    step()
+    torch.cuda.synchronize()
+    with profile(activities=[ProfilerActivity.CUDA]) as profiled:
+        for _ in range(N_TIMES):
+            step()
+        torch.cuda.synchronize()
+    kind_us: dict[str, float] = defaultdict(float)
+    n_kernels = 0
+    for event in profiled.key_averages():
+        if event.self_device_time_total > 0:
+            kind_us[kernel_kind(event.key)] += event.self_device_time_total / N_TIMES
+            n_kernels += event.count
+    return KernelTimes(n_rows, dict(sorted(kind_us.items(), key=lambda item: -item[1])), round(n_kernels / N_TIMES))
+
+
+def kernel_kind(kernel: str) -> str:
+    return next((kind for kind, names in KERNEL_KINDS.items() if any(name in kernel for name in names)), "other")

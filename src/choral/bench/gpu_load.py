@@ -1,5 +1,6 @@
-"""The loads that Whisper servers are compared by, on an engine with random weights: lengths are forced, so what is
-written is nonsense and what it takes is not. All audio differs, and counts from the samples on.
+"""The loads that Whisper servers are compared by, on an engine with random weights.
+
+The number of tokens is forced: the text is nonsense, the time is not. All audio differs; times start at the samples.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from statistics import median
 import numpy as np
 
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
+from choral.bench.random_model import dims_of
 from choral.engine.engine import Engine
 from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import InProgress, Pending
@@ -21,13 +23,15 @@ from choral.model.tokenizer import Tokenizer
 
 N_RUNS = 3
 SHORT_TOKENS, SHORT_S = 27, 10
-CALLERS = {10: 10, 50: 73}  # and their requests
+REQUESTS_OF_CALLERS = {10: 10, 50: 73}
 SATURATED_WINDOWS, LONG_TOKENS, WINDOW_S = 512, 100, 30
+N_OFFSETS = 100_003
+TRANSFORMERS_BATCH = 64
 
 
 @dataclass(frozen=True)
-class Requests:
-    """Short requests from callers who each wait for one before they send the next."""
+class CallersResult:
+    """Short requests from callers that each wait for a response before the next request."""
 
     callers: int
     requests_per_s: float
@@ -37,15 +41,15 @@ class Requests:
 
 
 @dataclass(frozen=True)
-class Loads:
-    requests: tuple[Requests, ...]
+class GpuLoadResult:
+    requests: tuple[CallersResult, ...]
     windows_per_s: float  # saturated
     times_real_time: float
     single_ms: float  # one window on an idle engine
 
 
 class FirstTokens:
-    """An observer of the engine that notes when the host first sees a token of each window."""
+    """An engine observer that records when the first token of each window reaches the host."""
 
     def __init__(self) -> None:
         self.seen_s: dict[object, float] = {}  # by the window's future
@@ -57,46 +61,38 @@ class FirstTokens:
                 self.seen_s.setdefault(task.future, now_s)
 
 
-class LoadMaker:
+class GpuLoadGenerator:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine, self._eot = engine, tokenizer.eot
-        self._noise = np.random.default_rng(0).normal(0, 0.05, WINDOW_SAMPLES + 100_003).astype(np.float32)
+        self._noise = np.random.default_rng(0).normal(0, 0.05, WINDOW_SAMPLES + N_OFFSETS).astype(np.float32)
         self._n_made = 0
 
-    def measure(self, on_progress: Callable[[str], None]) -> Loads:
+    def measure(self, on_progress: Callable[[str], None]) -> GpuLoadResult:
         on_progress("one window")
-        single = [self.single_s() for _ in range(2 * N_RUNS)][N_RUNS:]
+        single_s = [self.run_windows(1) for _ in range(2 * N_RUNS)][N_RUNS:]
         requests = []
-        for n_callers in CALLERS:
+        for n_callers in REQUESTS_OF_CALLERS:
             on_progress(f"{n_callers} callers")
-            self.requests(n_callers)  # the first run of a load is its warm-up
-            runs = sorted((self.requests(n_callers) for _ in range(N_RUNS)), key=lambda run: run.requests_per_s)
+            self.run_callers(n_callers)  # warm-up
+            runs = sorted((self.run_callers(n_callers) for _ in range(N_RUNS)), key=lambda run: run.requests_per_s)
             requests.append(runs[N_RUNS // 2])
         on_progress("saturated")
-        rates = [self.saturated() for _ in range(N_RUNS)]
-        rate = median(rates)
-        return Loads(tuple(requests), rate, rate * WINDOW_S, median(single) * 1e3)
+        rate = median(SATURATED_WINDOWS / self.run_windows(SATURATED_WINDOWS) for _ in range(N_RUNS))
+        return GpuLoadResult(tuple(requests), rate, rate * WINDOW_S, median(single_s) * 1e3)
 
-    def single_s(self) -> float:
-        (window,) = self.windows(1, WINDOW_S, LONG_TOKENS)
+    def run_windows(self, n_windows: int) -> float:
+        """Seconds for this many windows at once, each with its own caller."""
+        windows = self.make_windows(n_windows, WINDOW_S, LONG_TOKENS)
         started_s = time.perf_counter()
-        self.checked(self._engine.submit(window), LONG_TOKENS)
+        pending = [self._engine.submit(window) for window in windows]
+        for each in pending:
+            self.wait_checked(each, LONG_TOKENS)
         seconds = time.perf_counter() - started_s
         self._engine.clear_cache()
         return seconds
 
-    def saturated(self) -> float:
-        windows = self.windows(SATURATED_WINDOWS, WINDOW_S, LONG_TOKENS)
-        started_s = time.perf_counter()
-        pending = [self._engine.submit(window) for window in windows]  # each a caller of its own
-        for each in pending:
-            self.checked(each, LONG_TOKENS)
-        seconds = time.perf_counter() - started_s
-        self._engine.clear_cache()
-        return SATURATED_WINDOWS / seconds
-
-    def requests(self, n_callers: int) -> Requests:
-        windows = self.windows(CALLERS[n_callers], SHORT_S, SHORT_TOKENS)
+    def run_callers(self, n_callers: int) -> CallersResult:
+        windows = self.make_windows(REQUESTS_OF_CALLERS[n_callers], SHORT_S, SHORT_TOKENS)
         times: list[tuple[float, float]] = []
         first_tokens = FirstTokens()
         self._engine.observe(first_tokens)
@@ -104,7 +100,7 @@ class LoadMaker:
         def send(window: Window[Decoded]) -> None:
             sent_s = time.perf_counter()
             pending = self._engine.submit(window)
-            self.checked(pending, SHORT_TOKENS)
+            self.wait_checked(pending, SHORT_TOKENS)
             times.append((first_tokens.seen_s[pending] - sent_s, time.perf_counter() - sent_s))
 
         started_s = time.perf_counter()
@@ -113,24 +109,55 @@ class LoadMaker:
         seconds = time.perf_counter() - started_s
         self._engine.observe(None)
         self._engine.clear_cache()
-        first, whole = np.array(times).T * 1e3
-        p50, p95 = np.percentile(first, [50, 95]).tolist()
-        return Requests(n_callers, len(windows) / seconds, float(whole.mean()), p50, p95)
+        first_ms, latency_ms = np.array(times).T * 1e3
+        p50, p95 = np.percentile(first_ms, [50, 95]).tolist()
+        return CallersResult(n_callers, len(windows) / seconds, float(latency_ms.mean()), p50, p95)
 
-    def windows(self, n: int, seconds: int, n_tokens: int) -> list[Window[Decoded]]:
+    def make_windows(self, n_windows: int, seconds: int, n_tokens: int) -> list[Window[Decoded]]:
         n_samples = seconds * SAMPLE_RATE
         params = DecodeParams(language="en", timestamps=False, max_tokens=n_tokens, suppress_tokens=(self._eot,))
-        made = []
-        for _ in range(n):
+        windows = []
+        for _ in range(n_windows):
             self._n_made += 1
-            start = self._n_made % 100_003
+            start = self._n_made % N_OFFSETS
             samples = self._noise[start : start + n_samples] * np.float32(1 + self._n_made * 1e-6)
             n_frames = min(WINDOW_MEL_FRAMES, n_samples // HOP_LENGTH)
-            made.append(Window(WindowAudio(samples, lead=0, n_mel_frames=n_frames, mel_peak=None), params))
-        return made
+            windows.append(Window(WindowAudio(samples, lead=0, n_mel_frames=n_frames, mel_peak=None), params))
+        return windows
 
-    def checked(self, pending: Pending[Decoded], n_tokens: int) -> None:
-        """A load that was not done is not measured."""
-        n_made = len(pending.result().tokens)
-        if n_made != n_tokens:
-            raise AssertionError(f"{n_made} tokens came back where {n_tokens} were forced")
+    def wait_checked(self, pending: Pending[Decoded], n_tokens: int) -> None:
+        """A load that was not done must not count."""
+        n_returned = len(pending.result().tokens)
+        if n_returned != n_tokens:
+            raise AssertionError(f"{n_returned} tokens came back where {n_tokens} were forced")
+
+
+def transformers_windows_per_s(shape: str, device: str) -> float:
+    """Hugging Face's transformers with static batches of 64 and the same number of tokens, from mel features."""
+    import torch
+    from transformers import WhisperConfig, WhisperForConditionalGeneration
+
+    from choral.bench.peer_transformers import config_settings
+
+    dims = dims_of(shape)
+    with torch.device(device):
+        model: torch.nn.Module = WhisperForConditionalGeneration(WhisperConfig(**config_settings(dims)))
+    model.to(torch.bfloat16).eval()
+    features = torch.randn(TRANSFORMERS_BATCH, dims.n_mels, 3000, device=device, dtype=torch.bfloat16)
+    prompt = torch.full((TRANSFORMERS_BATCH, 4), 50_258, device=device)
+
+    def generate(n_tokens: int) -> None:
+        model.generate(  # type: ignore[operator]
+            input_features=features,
+            decoder_input_ids=prompt,
+            min_new_tokens=n_tokens,
+            max_new_tokens=n_tokens,
+            do_sample=False,
+        )
+        torch.cuda.synchronize(device)
+
+    with torch.inference_mode():
+        generate(3)  # warm-up
+        started_s = time.perf_counter()
+        generate(LONG_TOKENS)
+        return TRANSFORMERS_BATCH / (time.perf_counter() - started_s)

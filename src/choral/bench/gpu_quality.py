@@ -1,7 +1,7 @@
-"""What fewer bits cost: real speech through a real model on the GPU, against float32 on the CPU.
+"""What lower precision costs: real speech through a real model on the GPU, compared with float32 on the CPU.
 
-For each compute type: how many clips have exactly the tokens of float32, the word error rate, and how many clips did
-not get worse by it.
+For each compute type: the clips with exactly the tokens of float32, the word error rate, and the clips that it did not
+make worse.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
-
 from choral.audio.constants import HOP_LENGTH, WINDOW_SAMPLES
+from choral.bench.clips import AudioClip
 from choral.bench.wer import Score
 from choral.config import ComputeType, EngineSettings
 from choral.engine.factory import torch_engine
@@ -20,13 +18,7 @@ from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 
-DEFAULTS = (-1,)  # the tokens that Whisper suppresses unless told otherwise
-
-
-@dataclass(frozen=True)
-class Speech:
-    samples: npt.NDArray[np.float32]  # at most 30 s
-    text: str
+DEFAULT_SUPPRESSED = (-1,)  # Whisper's default set
 
 
 @dataclass(frozen=True)
@@ -34,41 +26,46 @@ class Quality:
     compute_type: str
     device: str
     n_clips: int
-    same_tokens: int  # clips, as in float32 on the CPU
-    not_worse: int  # clips
+    same_tokens: int  # clips with the tokens of float32 on the CPU
+    not_worse: int  # clips with no more errors
     wer_percent: float
 
 
 def measure(
     checkpoint: Checkpoint,
-    speech: Sequence[Speech],
+    clips: Sequence[AudioClip],
     device: str,
     compute_types: Sequence[ComputeType],
     score: Callable[[str, str], Score],
 ) -> list[Quality]:
-    """The first is float32 on the CPU, which the others are compared with."""
+    """The first result is float32 on the CPU, the reference of the others."""
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
-    clips = [clip for clip in speech if clip.samples.size <= WINDOW_SAMPLES]
-    reference = decoded(checkpoint, tokenizer, clips, "cpu", "float32")
-    found = []
-    for own_device, compute_type in [("cpu", "float32"), *((device, each) for each in compute_types)]:
-        results = reference if own_device == "cpu" else decoded(checkpoint, tokenizer, clips, own_device, compute_type)
-        scores = [score(clip.text, tokenizer.decode(own.tokens)) for clip, own in zip(clips, results, strict=True)]
-        if own_device == "cpu":
-            reference_scores = scores
-        total = sum(scores, Score(0, 0))
-        same = sum(mine.tokens == theirs.tokens for mine, theirs in zip(results, reference, strict=True))
-        not_worse = sum(mine.n_errors <= theirs.n_errors for mine, theirs in zip(scores, reference_scores, strict=True))
-        found.append(Quality(compute_type, own_device, len(clips), same, not_worse, total.percent))
-    return found
+    clips = [clip for clip in clips if clip.samples.size <= WINDOW_SAMPLES]
+    reference = decode(checkpoint, tokenizer, clips, "cpu", "float32")
+
+    def scores_of(results: Sequence[Decoded]) -> list[Score]:
+        pairs = zip(clips, results, strict=True)
+        return [score(clip.text or "", tokenizer.decode(result.tokens)) for clip, result in pairs]
+
+    def quality(results: Sequence[Decoded], device: str, compute_type: str) -> Quality:
+        scores = scores_of(results)
+        n_same = sum(one.tokens == other.tokens for one, other in zip(results, reference, strict=True))
+        n_not_worse = sum(one.n_errors <= other.n_errors for one, other in zip(scores, reference_scores, strict=True))
+        return Quality(compute_type, device, len(clips), n_same, n_not_worse, sum(scores, Score(0, 0)).percent)
+
+    reference_scores = scores_of(reference)
+    return [quality(reference, "cpu", "float32")] + [
+        quality(decode(checkpoint, tokenizer, clips, device, compute_type), device, compute_type)
+        for compute_type in compute_types
+    ]
 
 
-def decoded(
-    checkpoint: Checkpoint, tokenizer: Tokenizer, clips: Sequence[Speech], device: str, compute_type: ComputeType
+def decode(
+    checkpoint: Checkpoint, tokenizer: Tokenizer, clips: Sequence[AudioClip], device: str, compute_type: ComputeType
 ) -> list[Decoded]:
     engine = torch_engine(checkpoint, tokenizer, EngineSettings(device=device, compute_type=compute_type))
     language = "en" if tokenizer.is_multilingual else None
-    params = DecodeParams(language=language, suppress_tokens=tokenizer.suppressed(DEFAULTS))
+    params = DecodeParams(language=language, suppress_tokens=tokenizer.suppressed(DEFAULT_SUPPRESSED))
     try:
         pending = [engine.submit(Window(window_of(clip), params)) for clip in clips]
         return [each.result() for each in pending]
@@ -76,5 +73,5 @@ def decoded(
         engine.close()
 
 
-def window_of(clip: Speech) -> WindowAudio:
+def window_of(clip: AudioClip) -> WindowAudio:
     return WindowAudio(clip.samples, lead=0, n_mel_frames=-(-clip.samples.size // HOP_LENGTH), mel_peak=None)

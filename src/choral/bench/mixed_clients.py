@@ -1,7 +1,7 @@
 """Clients that send all kinds of requests to a server, in their own process, until they are told to stop.
 
-`python -m choral.bench.mixed_clients` reads commands as lines of JSON and replies to each with the counts so far;
-`MixedClients` is the parent's side. All clients take files from one cycle, longer than the engine's cache holds.
+`python -m choral.bench.mixed_clients` replies to every command with the counts so far; `MixedClients` is the parent's
+side. All clients take files from one cycle, longer than the engine's cache holds.
 """
 
 from __future__ import annotations
@@ -11,23 +11,21 @@ import itertools
 import json
 import random
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, get_args
 
 from choral.bench.clips import AudioClip, noisy
-from choral.bench.http_client import ApiClient, When
+from choral.bench.http_client import ApiClient, DisconnectPoint
+from choral.bench.json_process import JsonProcess, serve_messages
 from choral.bench.synthetic_audio import AUDIO_FORMATS, write_samples
 from choral.errors import EngineError
 
-HOT = {"temperature": "0.4"}
-GOOD: tuple[dict[str, str], ...] = (
+SAMPLED = {"temperature": "0.4"}
+VALID_FIELDS: tuple[dict[str, str], ...] = (
     {},
-    HOT,
+    SAMPLED,
     {"response_format": "text"},
     {"response_format": "srt"},
     {"response_format": "vtt"},
@@ -36,121 +34,84 @@ GOOD: tuple[dict[str, str], ...] = (
     {"stream": "true", "priority": "batch"},
     {"mode": "batched", "vad": "true"},
 )
-BAD: tuple[tuple[str, bytes], ...] = (
+INVALID_FILES: tuple[tuple[str, bytes], ...] = (
     ("empty.mp3", b""),
     ("notes.mp3", b"Dear diary, " * 500),
     ("zero.wav", bytes(9999)),
 )
-LEAVES = get_args(When)
-SHARE_BAD, SHARE_GONE = 0.10, 0.10
-LEAVES_WITHIN_S = 1.0
-AFTER_FAILURE_S = 0.5  # a server that is gone is not asked thousands of times
-WRONG_INPUT = 400
+INVALID_SHARE, DISCONNECT_SHARE = 0.10, 0.10
+MAX_DISCONNECT_S = 1.0
+PAUSE_AFTER_FAILURE_S = 0.5  # do not flood a server that is down
+BAD_REQUEST = 400
 
 
 @dataclasses.dataclass(frozen=True)
 class ClientCounts:
-    n_good: int = 0  # answered as they should be
-    n_gone: int = 0  # clients that left
-    n_bad: int = 0  # refused as they should be
-    n_bad_taken: int = 0  # answered with something else
-    n_changed: int = 0  # texts that differ from what the same request got before
-    failures: tuple[str, ...] = ()  # of good requests, why
+    n_good: int = 0  # valid requests with a text
+    n_gone: int = 0  # requests that the client abandoned
+    n_bad: int = 0  # invalid requests that were rejected with 400
+    n_bad_taken: int = 0  # invalid requests with another response
+    n_changed: int = 0  # texts that differ from the first response to the same request
+    failures: tuple[str, ...] = ()  # valid requests that failed, and why
 
 
-def write_mix(sounds: Sequence[AudioClip], folder: Path, n_files: int) -> list[Path]:
-    """The sounds again and again, each time with other noise and in another format."""
+def write_files(clips: Sequence[AudioClip], folder: Path, n_files: int) -> list[Path]:
+    """The clips in turn, each time with other noise and in another format."""
     folder.mkdir()
     paths = []
-    for index, sound in zip(range(n_files), itertools.cycle(sounds)):
+    for index, clip in zip(range(n_files), itertools.cycle(clips)):
         form = AUDIO_FORMATS[index % len(AUDIO_FORMATS)]
         paths.append(folder / f"{index:05d}.{form.suffix}")
-        write_samples(paths[-1], form, noisy(sound.samples, (1, index)))
+        write_samples(paths[-1], form, noisy(clip.samples, (1, index)))
     return paths
 
 
-class MixedClients:
+class MixedClients(JsonProcess):
     def __init__(self, url: str, files: Sequence[Path], n_clients: int) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "choral.bench.mixed_clients"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            encoding="utf-8",
-        )
-        self._ask({"url": url, "files": [str(path) for path in files], "n_clients": n_clients})
+        message = {"url": url, "files": [str(path) for path in files], "n_clients": n_clients}
+        super().__init__("choral.bench.mixed_clients", message)
 
-    def warm_up(self) -> None:
-        """A request of several slots from each client, then every file once: what fills up is full then."""
-        self._ask("warm up")
-
-    def start(self) -> None:
-        self._ask("start")
-
-    def stop(self) -> None:
-        """When all have ended what they were at."""
-        self._ask("stop")
-
-    def tally(self) -> ClientCounts:
-        return self._ask("tally")
-
-    def __enter__(self) -> MixedClients:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-    def _ask(self, order: object) -> ClientCounts:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        line = self._process.stdout.readline()
-        if not line:
-            raise EngineError("the process of the clients ended: see above")
-        fields = json.loads(line)
+    def command(self, command: str) -> ClientCounts:
+        """`warm up` fills all slots and sends every file once; `stop` waits for the requests in progress."""
+        fields = self.request(command)
         return ClientCounts(**{**fields, "failures": tuple(fields["failures"])})
 
 
 class ClientThreads:
-    """The child's side: a thread for each client."""
+    """The child's side: one thread for each client."""
 
     def __init__(self, url: str, files: Sequence[str], n_clients: int) -> None:
         self._url, self._n_clients = url, n_clients
         self._files = [Path(file) for file in files]
         self._n_files_sent = 0
         self._lock = threading.Lock()
-        self._tally = ClientCounts()
+        self._counts = ClientCounts()
         self._texts: dict[tuple[str, ...], str] = {}
-        self._is_over = threading.Event()
+        self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
 
-    @property
-    def tally(self) -> ClientCounts:
-        with self._lock:
-            return self._tally
-
-    def do(self, order: str) -> None:
-        match order:
+    def run_command(self, command: str) -> ClientCounts:
+        match command:
             case "warm up":
-                self._begin(self._fill_all)
+                self._start(self._warm_up)
                 self._join()
             case "start":
-                self._begin(self._until_over)
+                self._start(self._send_until_stopped)
             case "stop":
-                self._is_over.set()
+                self._stop.set()
                 self._join()
+        with self._lock:
+            return self._counts
 
-    def _begin(self, work: Callable[[ApiClient, random.Random], None]) -> None:
+    def _start(self, work: Callable[[ApiClient, random.Random], None]) -> None:
         def run(number: int) -> None:
-            caller = ApiClient(self._url)
+            client = ApiClient(self._url)
             try:
-                work(caller, random.Random(number))
+                work(client, random.Random(number))
             finally:
-                caller.close()
+                client.close()
 
-        self._threads = [threading.Thread(target=run, args=(number,)) for number in range(self._n_clients)]
+        self._threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(self._n_clients)]
         for thread in self._threads:
             thread.start()
 
@@ -158,81 +119,74 @@ class ClientThreads:
         for thread in self._threads:
             thread.join()
 
-    def _fill_all(self, caller: ApiClient, chance: random.Random) -> None:
-        self._good(caller, HOT)
+    def _warm_up(self, client: ApiClient, draw: random.Random) -> None:
+        self._send_valid(client, SAMPLED)  # takes several slots
         while self._n_files_sent < len(self._files):
-            self._good(caller, {})
+            self._send_valid(client, {})
 
-    def _until_over(self, caller: ApiClient, chance: random.Random) -> None:
-        while not self._is_over.is_set():
-            draw = chance.random()
-            if draw < SHARE_BAD:
-                self._bad(caller, *chance.choice(BAD))
-            elif draw < SHARE_BAD + SHARE_GONE:
-                self._leave(caller, chance)
+    def _send_until_stopped(self, client: ApiClient, draw: random.Random) -> None:
+        while not self._stop.is_set():
+            kind = draw.random()
+            if kind < INVALID_SHARE:
+                self._send_invalid(client, *draw.choice(INVALID_FILES))
+            elif kind < INVALID_SHARE + DISCONNECT_SHARE:
+                self._disconnect(client, draw)
             else:
-                self._good(caller, chance.choice(GOOD))
+                self._send_valid(client, draw.choice(VALID_FIELDS))
 
-    def _good(self, caller: ApiClient, fields: dict[str, str]) -> None:
-        path = self._file()
+    def _send_valid(self, client: ApiClient, fields: dict[str, str]) -> None:
+        path = self._next_file()
         try:
-            answer = caller.send(path.name, path.read_bytes(), fields)
-            if answer.status != 200:
-                raise EngineError(f"{answer.status}: {answer.text[:200]}")
-            text = text_of(answer.text, fields)
+            reply = client.send(path.name, path.read_bytes(), fields)
+            if reply.status != 200:
+                raise EngineError(f"{reply.status}: {reply.text[:200]}")
+            text = extract_text(reply.text, fields)
             if not text:
                 raise EngineError(f"{path.name} with {fields} has no text")
         except (EngineError, OSError, ValueError) as error:
-            self._add(f"{type(error).__name__}: {error}")
-            self._is_over.wait(AFTER_FAILURE_S)
+            self._count(f"{type(error).__name__}: {error}")
+            self._stop.wait(PAUSE_AFTER_FAILURE_S)
             return
         with self._lock:
-            before = self._texts.setdefault((path.name, *fields.values()), text)
-        self._add(n_good=1, n_changed=int(before != text))
+            first_text = self._texts.setdefault((path.name, *fields.values()), text)
+        self._count(n_good=1, n_changed=int(first_text != text))
 
-    def _bad(self, caller: ApiClient, name: str, audio: bytes) -> None:
+    def _send_invalid(self, client: ApiClient, name: str, audio: bytes) -> None:
         try:
-            status = caller.send(name, audio, {}).status
+            status = client.send(name, audio, {}).status
         except OSError:
             status = 0
-        self._add(n_bad=int(status == WRONG_INPUT), n_bad_taken=int(status != WRONG_INPUT))
+        self._count(n_bad=int(status == BAD_REQUEST), n_bad_taken=int(status != BAD_REQUEST))
 
-    def _leave(self, caller: ApiClient, chance: random.Random) -> None:
-        path = self._file()
-        caller.leave(path.name, path.read_bytes(), chance.choice(LEAVES), chance.uniform(0, LEAVES_WITHIN_S))
-        self._add(n_gone=1)
+    def _disconnect(self, client: ApiClient, draw: random.Random) -> None:
+        path = self._next_file()
+        when = draw.choice(get_args(DisconnectPoint))
+        client.disconnect(path.name, path.read_bytes(), when, draw.uniform(0, MAX_DISCONNECT_S))
+        self._count(n_gone=1)
 
-    def _file(self) -> Path:
+    def _next_file(self) -> Path:
         with self._lock:
             self._n_files_sent += 1
             return self._files[self._n_files_sent % len(self._files)]
 
-    def _add(self, *failures: str, **counts: int) -> None:
+    def _count(self, *failures: str, **counts: int) -> None:
         with self._lock:
-            sums: dict[str, Any] = {name: getattr(self._tally, name) + count for name, count in counts.items()}
-            self._tally = dataclasses.replace(self._tally, failures=(*self._tally.failures, *failures), **sums)
+            sums: dict[str, Any] = {name: getattr(self._counts, name) + count for name, count in counts.items()}
+            self._counts = dataclasses.replace(self._counts, failures=(*self._counts.failures, *failures), **sums)
 
 
-def text_of(answer: str, fields: dict[str, str]) -> str:
-    """The words in an answer of any format, without what surrounds them."""
+def extract_text(body: str, fields: dict[str, str]) -> str:
+    """The spoken words in a response of any format."""
     if "stream" in fields:
-        return answer
+        return body
     match fields.get("response_format", "json"):
         case "json" | "verbose_json":
-            return str(json.loads(answer)["text"])
+            return str(json.loads(body)["text"])
         case "srt" | "vtt":
-            return " ".join(line for line in answer.splitlines() if line and not re.match(r"WEBVTT|\d+$|.*-->", line))
+            return " ".join(line for line in body.splitlines() if line and not re.match(r"WEBVTT|\d+$|.*-->", line))
         case _:
-            return answer.strip()
-
-
-def main() -> None:
-    clients = ClientThreads(**json.loads(sys.stdin.readline()))
-    print(json.dumps(dataclasses.asdict(clients.tally)), flush=True)
-    for line in sys.stdin:
-        clients.do(json.loads(line))
-        print(json.dumps(dataclasses.asdict(clients.tally)), flush=True)
+            return body.strip()
 
 
 if __name__ == "__main__":
-    main()
+    serve_messages(lambda message: ClientThreads(**message).run_command)

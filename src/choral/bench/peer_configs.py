@@ -1,7 +1,7 @@
-"""Who takes part in `choral bench peers`, and with which settings; who is not installed is told in a note.
+"""Which libraries take part in `choral bench peers`, and with which settings.
 
-A library that serves one request at a time gets the better of two worlds: called from many threads at once or one
-request after another, with all threads for one worker or one thread for each of many, whichever is faster for it.
+A library that serves one request at a time gets the best of several settings: called from many threads or one request
+after another, with all threads for one worker or one thread for each of several.
 """
 
 from __future__ import annotations
@@ -12,21 +12,14 @@ from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
-from choral.bench.systems.spec import PeerConfig
+from choral.bench.peers import LIBRARIES, PeerConfig, is_installed, not_installed_note
 
-PACKAGES = {  # of each library: what is imported, and what is installed
-    "choral_engine": ("choral", "choral"),
-    "openai_whisper": ("whisper", "openai-whisper"),
-    "faster_whisper_model": ("faster_whisper", "faster-whisper"),
-    "transformers_pipeline": ("transformers", "transformers"),
-    "whisper_cpp": ("pywhispercpp", "pywhispercpp"),
-}
 PIPELINE_BATCHES = (4, 8, 16)
 
 
 @dataclass(frozen=True)
 class PeerSetup:
-    """What is the same for all."""
+    """What is the same for all peers."""
 
     model: Path
     device: str
@@ -37,109 +30,91 @@ class PeerSetup:
     timestamps: bool
     is_long: bool
 
+    def config(self, library: str, name: str, compute_type: str, engine: str = "auto") -> PeerConfig:
+        return PeerConfig(
+            family=f"{name} {compute_type}",
+            library=library,
+            model=str(self.model),
+            device=self.device,
+            compute_type=compute_type,
+            threads=self.threads,
+            engine=engine,
+            n_callers=self.n_callers,
+            timestamps=self.timestamps,
+            is_long=self.is_long,
+        )
 
-def entrants(setup: PeerSetup) -> list[PeerConfig]:
-    everyone = [
-        *choral_entrants(setup),
-        *openai_entrants(setup),
-        *faster_whisper_entrants(setup),
-        *transformers_entrants(setup),
-        *whisper_cpp_entrants(setup),
+    @property
+    def full_precision(self) -> str:
+        return "float32" if self.device == "cpu" else "float16"
+
+
+def all_configs(setup: PeerSetup) -> list[PeerConfig]:
+    """The settings of all libraries that are installed."""
+    configs = [
+        *choral_configs(setup),
+        sequential(setup.config("openai-whisper", "openai-whisper", setup.full_precision)),
     ]
-    return [spec for spec in everyone if is_installed(spec.library)]
+    configs += [*faster_whisper_configs(setup), *transformers_configs(setup)]
+    if is_ggml(setup.model) and setup.device == "cpu":
+        configs.append(sequential(setup.config("pywhispercpp", "whisper.cpp", "float16")))
+    return [config for config in configs if is_installed(config.library)]
 
 
-def missing(setup: PeerSetup) -> list[str]:
-    """A note for each library that is not here or cannot take these weights."""
-    notes = [
-        f"{package} is not shown: it is not installed (pip install {package})"
-        for library, (_, package) in PACKAGES.items()
-        if not is_installed(library)
-    ]
+def choral_configs(setup: PeerSetup) -> Iterator[PeerConfig]:
+    """Always with all callers at once."""
+    for engine in setup.engines:
+        for compute_type in setup.compute_types:
+            yield setup.config("choral", f"choral {engine}", compute_type, engine)
+
+
+def faster_whisper_configs(setup: PeerSetup) -> Iterator[PeerConfig]:
+    for compute_type in setup.compute_types:
+        config = setup.config("faster-whisper", "faster-whisper", compute_type)
+        yield from [sequential(config)] if setup.is_long else worker_settings(config)
+    for compute_type in setup.compute_types:
+        config = setup.config("faster-whisper", "faster-whisper batched", compute_type)
+        if setup.is_long:
+            yield from (batched(config, batch_size) for batch_size in PIPELINE_BATCHES)
+        else:
+            yield from worker_settings(replace(config, batch_size=PIPELINE_BATCHES[1]))
+
+
+def transformers_configs(setup: PeerSetup) -> Iterator[PeerConfig]:
+    config = setup.config("transformers", "transformers", setup.full_precision)
+    yield sequential(config)
+    yield batched(config, PIPELINE_BATCHES[1])
+
+
+def sequential(config: PeerConfig) -> PeerConfig:
+    return replace(config, setting="" if config.is_long else "one after another", n_callers=1)
+
+
+def batched(config: PeerConfig, batch_size: int) -> PeerConfig:
+    return replace(config, batch_size=batch_size, setting=f"batches of {batch_size}", n_callers=1)
+
+
+def worker_settings(config: PeerConfig) -> Iterator[PeerConfig]:
+    yield sequential(config)
+    yield replace(config, setting=f"{config.n_callers} threads, 1 worker")
+    if config.device == "cpu" and config.threads > 1:
+        n_workers = config.threads
+        yield replace(config, setting=f"{config.n_callers} threads, {n_workers} workers", n_workers=n_workers)
+
+
+def missing_notes(setup: PeerSetup) -> list[str]:
+    """A note for each library that is not installed or cannot read these weights."""
+    notes = [not_installed_note(library) for library in LIBRARIES if not is_installed(library)]
     if not is_ggml(setup.model):
         notes.append("whisper.cpp is not shown: it needs a ggml file, and this model is not one")
     return notes
 
 
 def versions() -> str:
-    """Of every library that takes part, in a line."""
-    packages = [package for library, (_, package) in PACKAGES.items() if is_installed(library)]
+    packages = [library for library in LIBRARIES if is_installed(library)]
     if importlib.util.find_spec("ctranslate2") is not None:
         packages.append("ctranslate2")
     return ", ".join(f"{package} {version(package)}" for package in packages)
-
-
-def is_installed(library: str) -> bool:
-    return importlib.util.find_spec(PACKAGES[library][0]) is not None
-
-
-def choral_entrants(setup: PeerSetup) -> Iterator[PeerConfig]:
-    """Many callers at once is what it is made for: no other setting is tried."""
-    for engine in setup.engines:
-        for compute_type in setup.compute_types:
-            yield of_setup(setup, "choral_engine", f"choral {engine}", compute_type, engine=engine)
-
-
-def openai_entrants(setup: PeerSetup) -> Iterator[PeerConfig]:
-    """It must not be called from two threads at once."""
-    yield alone(of_setup(setup, "openai_whisper", "openai-whisper", full_precision(setup)))
-
-
-def faster_whisper_entrants(setup: PeerSetup) -> Iterator[PeerConfig]:
-    for compute_type in setup.compute_types:
-        one = of_setup(setup, "faster_whisper_model", "faster-whisper", compute_type)
-        yield from [alone(one)] if setup.is_long else worker_settings(one)
-    for compute_type in setup.compute_types:
-        one = of_setup(setup, "faster_whisper_model", "faster-whisper batched", compute_type)
-        if setup.is_long:
-            for batch_size in PIPELINE_BATCHES:
-                yield replace(one, batch_size=batch_size, setting=f"batches of {batch_size}", n_callers=1)
-        else:
-            yield from worker_settings(replace(one, batch_size=PIPELINE_BATCHES[1]))
-
-
-def transformers_entrants(setup: PeerSetup) -> Iterator[PeerConfig]:
-    one = of_setup(setup, "transformers_pipeline", "transformers", full_precision(setup))
-    yield alone(one)
-    batch_size = PIPELINE_BATCHES[1]
-    yield replace(one, batch_size=batch_size, setting=f"batches of {batch_size}", n_callers=1)
-
-
-def whisper_cpp_entrants(setup: PeerSetup) -> Iterator[PeerConfig]:
-    if is_ggml(setup.model) and setup.device == "cpu":
-        yield alone(of_setup(setup, "whisper_cpp", "whisper.cpp", "float16"))
-
-
-def of_setup(setup: PeerSetup, library: str, name: str, compute_type: str, engine: str = "auto") -> PeerConfig:
-    return PeerConfig(
-        family=f"{name} {compute_type}",
-        setting="",
-        library=library,
-        model=str(setup.model),
-        device=setup.device,
-        compute_type=compute_type,
-        threads=setup.threads,
-        engine=engine,
-        n_callers=setup.n_callers,
-        timestamps=setup.timestamps,
-        is_long=setup.is_long,
-    )
-
-
-def alone(spec: PeerConfig) -> PeerConfig:
-    return replace(spec, setting="" if spec.is_long else "one after another", n_callers=1)
-
-
-def worker_settings(spec: PeerConfig) -> Iterator[PeerConfig]:
-    yield alone(spec)
-    yield replace(spec, setting=f"{spec.n_callers} threads, 1 worker")
-    if spec.device == "cpu" and spec.threads > 1:
-        n_workers = spec.threads
-        yield replace(spec, setting=f"{spec.n_callers} threads, {n_workers} workers", n_workers=n_workers)
-
-
-def full_precision(setup: PeerSetup) -> str:
-    return "float32" if setup.device == "cpu" else "float16"
 
 
 def is_ggml(model: Path) -> bool:

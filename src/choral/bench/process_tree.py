@@ -17,6 +17,7 @@ except ImportError as error:
     raise MissingDependency("this benchmark needs psutil: pip install 'choral[bench]'") from error
 
 SAMPLE_EVERY_S = 0.02
+MAX_LOAD_PER_CPU = 1.25
 
 
 class PeakMemory:
@@ -110,3 +111,11 @@ def _deleted_files(pid: int) -> Iterator[str]:
                     target = os.readlink(link)
                     if target.endswith(" (deleted)"):
                         yield target
+
+
+def busy_note() -> list[str]:
+    """A warning if other programs use the machine; what the benchmark itself has just done counts too."""
+    load, n_cpus = psutil.getloadavg()[0], psutil.cpu_count() or 1
+    if load <= MAX_LOAD_PER_CPU * n_cpus:
+        return []
+    return [f"this machine was busy (load {load:.1f} on {n_cpus} cores): measure again when it is quiet"]

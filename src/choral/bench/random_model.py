@@ -1,6 +1,6 @@
-"""Models with random weights, to measure without a download: what they write is nonsense, how long it takes is not.
+"""Models with random weights, to measure without a download: their text is nonsense, their speed is real.
 
-`nano` is so small that the engine's own work is most of the time: it shows how the engine grows.
+`nano` is so small that the engine's overhead is most of the time.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
 N_TEXT_CTX = 448
-SPREAD = 0.02
-BLOCK = 1_000_003  # numbers that are drawn once; every tensor takes them from another place on
+STD = 0.02
+BLOCK = 1_000_003  # random numbers that all tensors share, each from another offset
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,11 @@ SHAPES = {
 
 
 class RandomTensors(Mapping[str, Array]):
-    """The same numbers for the same name every time; norms leave everything as it is."""
+    """Reproducible by name; the weights of norms are 1."""
 
     def __init__(self, dims: ModelDims) -> None:
         self._dims, self._shapes = dims, expected_shapes(dims)
-        self._numbers = {name: number for number, name in enumerate(self._shapes)}
+        self._indices = {name: index for index, name in enumerate(self._shapes)}
 
     def __getitem__(self, name: str) -> Array:
         shape = self._shapes[name]
@@ -59,7 +59,7 @@ class RandomTensors(Mapping[str, Array]):
             return sinusoids(self._dims.n_audio_ctx, self._dims.n_audio_state)
         if name.endswith(("ln.weight", "ln_post.weight")):
             return np.ones(shape, dtype=np.float32)
-        return np.resize(np.roll(random_block(), 997 * self._numbers[name]), shape)
+        return np.resize(np.roll(random_block(), 997 * self._indices[name]), shape)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._shapes)
@@ -70,7 +70,7 @@ class RandomTensors(Mapping[str, Array]):
 
 @cache
 def random_block() -> Array:
-    return np.random.default_rng(0).normal(0, SPREAD, BLOCK).astype(np.float32)
+    return np.random.default_rng(0).normal(0, STD, BLOCK).astype(np.float32)
 
 
 def random_checkpoint(shape: str) -> Checkpoint:
@@ -86,7 +86,7 @@ def random_checkpoint(shape: str) -> Checkpoint:
 
 def random_engine(shape: str, settings: EngineSettings) -> Engine:
     if pick_engine(settings) != "torch":
-        raise UsageError("random weights run on the torch engine alone: use --engine torch")
+        raise UsageError("random weights run only on the torch engine: use --engine torch")
     checkpoint = random_checkpoint(shape)
     return torch_engine(checkpoint, Tokenizer.for_checkpoint(checkpoint.dims), settings)
 

@@ -1,4 +1,4 @@
-"""`choral serve` in a process of its own, at a free port, with a folder of its own for temporary files."""
+"""`choral serve` in its own process, on a free port, with its own folder for temporary files."""
 
 from __future__ import annotations
 
@@ -12,29 +12,29 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from choral.bench.http_client import status_of
+from choral.bench.http_client import get_status
 from choral.errors import EngineError
 
-READY_WITHIN_S, END_WITHIN_S = 300.0, 60.0
-LOOK_EVERY_S = 0.05
+MAX_START_S, MAX_STOP_S = 300.0, 60.0
+POLL_S = 0.05
 
 
 class ServerProcess:
-    """Ready when it is made."""
+    """Ready for requests once constructed; `program` is the module that has the command line."""
 
     def __init__(self, flags: Sequence[str], folder: Path, program: str = "choral") -> None:
-        self.spool = folder / "spool"
-        self.spool.mkdir()
+        self.temp_folder = folder / "temp"
+        self.temp_folder.mkdir()
         self._log = (folder / "server.log").open("w+b")
         self._process = subprocess.Popen(
             [sys.executable, "-m", program, "serve", "--port=0", f"--data={folder / 'jobs'}", "--quiet", *flags],
             stdout=subprocess.PIPE,
             stderr=self._log,
-            env={**os.environ, "TMPDIR": str(self.spool)},
+            env={**os.environ, "TMPDIR": str(self.temp_folder)},
         )
         try:
-            self.url = self._address()
-            self._wait_until_ready()
+            self.url = self._read_url()
+            self._wait_ready()
         except BaseException:
             self._process.kill()
             self._close()
@@ -46,7 +46,7 @@ class ServerProcess:
 
     def require_alive(self) -> None:
         if self._process.poll() is not None:
-            raise EngineError(f"the server ended with code {self._process.returncode}: {self._last_words()}")
+            raise EngineError(f"the server exited with code {self._process.returncode}: {self._last_line()}")
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -59,7 +59,7 @@ class ServerProcess:
 
     def _close(self) -> None:
         try:
-            self._process.wait(END_WITHIN_S)
+            self._process.wait(MAX_STOP_S)
         finally:
             self._process.kill()
             self._process.wait()
@@ -67,21 +67,21 @@ class ServerProcess:
             self._process.stdout.close()
             self._log.close()
 
-    def _address(self) -> str:
+    def _read_url(self) -> str:
         assert self._process.stdout is not None
         found = re.search(r" at (http://\S+)", self._process.stdout.readline().decode())
         if found is None:
-            raise EngineError(f"the server did not start: {self._last_words()}")
+            raise EngineError(f"the server did not start: {self._last_line()}")
         return found[1]
 
-    def _wait_until_ready(self) -> None:
-        deadline_s = time.monotonic() + READY_WITHIN_S
-        while status_of(self.url, "/health/ready") != 200:
+    def _wait_ready(self) -> None:
+        deadline_s = time.monotonic() + MAX_START_S
+        while get_status(self.url, "/health/ready") != 200:
             if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise EngineError(f"the server did not become ready: {self._last_words()}")
-            time.sleep(LOOK_EVERY_S)
+                raise EngineError(f"the server did not become ready: {self._last_line()}")
+            time.sleep(POLL_S)
 
-    def _last_words(self) -> str:
+    def _last_line(self) -> str:
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "its log is empty"

@@ -1,8 +1,8 @@
-"""A server under a mixed load for minutes: what it takes from the machine, sample by sample, and what stays behind.
+"""A server under mixed load for minutes: its memory, open files and temporary files over time.
 
-Before it begins every slot was used and every file sent once, and its first part, two minutes of a long soak, is not
-judged: so long things fill up that do so once, as caches do. From then on memory and open files must stay as they are;
-when the load has ended no temporary file may be left.
+Before it starts, every slot is used and every file sent once, and the first part (two minutes of a long soak) is not
+judged, so that caches can fill. After that memory and open files must stay flat; when the load has ended, no temporary
+file may be left.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from pathlib import Path
 
 from choral.bench import process_tree
 from choral.bench.clips import AudioClip
-from choral.bench.mixed_clients import ClientCounts, MixedClients, write_mix
+from choral.bench.mixed_clients import ClientCounts, MixedClients, write_files
 from choral.bench.server_process import ServerProcess
 
-SAMPLE_S, SETTLE_S, SETTLE_SHARE = 10.0, 120.0, 0.2  # of a short soak a fifth is for settling
-SAMPLES_AT_LEAST = 10
-LEVEL = 6  # samples
-FILES, FEWEST_FILES = 128, 10
-QUIET_S = 3.0  # for what clients left behind to end
-MEMORY_BAR = 0.05
-FILES_BAR = 8  # open files more or less
+SAMPLE_S, SETTLE_S, SETTLE_SHARE = 10.0, 120.0, 0.2  # a short soak settles for a fifth of its time
+MIN_SAMPLES = 10
+MEDIAN_OF = 6  # samples
+MAX_FILES, MIN_FILES = 128, 10
+QUIET_S = 3.0  # for abandoned requests to end
+MAX_MEMORY_DRIFT = 0.05
+MAX_OPEN_FILES_DRIFT = 8
 
 
 @dataclass(frozen=True)
@@ -38,106 +38,113 @@ class SoakSettings:
 
     @property
     def n_files(self) -> int:
-        """Of a long soak more than the engine's cache keeps; a short one comes to few of them anyhow."""
-        return min(FILES, max(FEWEST_FILES, round(self.duration_s)))
+        """For a long soak more than the engine's cache holds; a short one sends few of them."""
+        return min(MAX_FILES, max(MIN_FILES, round(self.duration_s)))
 
     @property
     def sample_s(self) -> float:
-        return min(SAMPLE_S, self.duration_s / SAMPLES_AT_LEAST)
+        return min(SAMPLE_S, self.duration_s / MIN_SAMPLES)
 
 
 @dataclass(frozen=True)
-class ResourceReading:
+class ResourceSample:
+    """The field names are those of the JSON line, as below."""
+
     at_s: float
     memory_bytes: int
     open_files: int
     temp_files: int
     tally: ClientCounts
 
+    def __str__(self) -> str:
+        counts = self.tally
+        return (
+            f"{self.at_s:.0f} s: {self.memory_bytes / 1e6:,.0f} MB, {self.open_files} open files, "
+            f"{self.temp_files} temporary, {counts.n_good} answered, {counts.n_gone} gone, {counts.n_bad} refused, "
+            f"{len(counts.failures)} failed"
+        )
+
 
 @dataclass(frozen=True)
 class SoakReport:
     settle_s: float
-    samples: tuple[ResourceReading, ...]  # under load
-    idle_before: ResourceReading
-    idle_after: ResourceReading
+    samples: tuple[ResourceSample, ...]  # under load
+    idle_before: ResourceSample
+    idle_after: ResourceSample
 
     @property
-    def tally(self) -> ClientCounts:
+    def counts(self) -> ClientCounts:
         return self.idle_after.tally
 
     @property
     def memory_drift(self) -> float:
-        """The farthest that memory went from where it was after settling, as a share of that.
+        """The largest relative change of memory after settling.
 
-        By medians of six samples, of a long soak a minute: a single one has the step in it that is just under way.
+        Compares medians of six samples, one minute of a long soak: a single sample includes the current step.
         """
         settled = self._settled([sample.memory_bytes for sample in self.samples])
-        levels = [statistics.median(settled[start : start + LEVEL]) for start in range(0, len(settled), LEVEL)]
-        return max(abs(level / levels[0] - 1) for level in levels)
+        medians = [statistics.median(settled[start : start + MEDIAN_OF]) for start in range(0, len(settled), MEDIAN_OF)]
+        return max(abs(median / medians[0] - 1) for median in medians)
 
     @property
     def open_files_drift(self) -> int:
-        """How many more are open in the last third than in the first after settling, by their medians."""
+        """Median of the last third after settling, minus that of the first third."""
         settled = self._settled([sample.open_files for sample in self.samples])
         third = max(1, len(settled) // 3)
         return round(statistics.median(settled[-third:]) - statistics.median(settled[:third]))
 
-    def verdicts(self) -> list[tuple[str, bool]]:
-        tally = self.tally
-        kept = self.idle_after.open_files - self.idle_before.open_files
+    def check_targets(self) -> list[tuple[str, bool]]:
+        counts = self.counts
+        n_kept_open = self.idle_after.open_files - self.idle_before.open_files
+        is_memory_flat = self.memory_drift <= MAX_MEMORY_DRIFT
+        is_flat = self.open_files_drift <= MAX_OPEN_FILES_DRIFT and n_kept_open <= MAX_OPEN_FILES_DRIFT
         return [
-            (f"memory within {MEMORY_BAR:.0%} after {self.settle_s:.0f} s", self.memory_drift <= MEMORY_BAR),
-            ("no good request failed", tally.n_good > 0 and not tally.failures),
-            ("every bad one was refused as it should", not tally.n_bad_taken),
+            (f"memory within {MAX_MEMORY_DRIFT:.0%} after {self.settle_s:.0f} s", is_memory_flat),
+            ("no valid request failed", counts.n_good > 0 and not counts.failures),
+            ("every invalid request was rejected", not counts.n_bad_taken),
             ("no temporary file left", self.idle_after.temp_files <= self.idle_before.temp_files),
-            ("open files flat", self.open_files_drift <= FILES_BAR and kept <= FILES_BAR),
+            ("open files flat", is_flat),
         ]
 
     def _settled(self, values: Sequence[int]) -> list[int]:
-        found = [value for sample, value in zip(self.samples, values, strict=True) if sample.at_s >= self.settle_s]
-        return found or list(values[-1:])
+        settled = [value for sample, value in zip(self.samples, values, strict=True) if sample.at_s >= self.settle_s]
+        return settled or list(values[-1:])
 
 
 def measure(
-    plan: SoakSettings, sounds: Sequence[AudioClip], server: ServerProcess, folder: Path, tell: Callable[[str], None]
+    settings: SoakSettings,
+    clips: Sequence[AudioClip],
+    server: ServerProcess,
+    folder: Path,
+    tell: Callable[[str], None],
 ) -> SoakReport:
-    tell(f"writing {plan.n_files} files to send …")
-    files = write_mix(sounds, folder / "mix", plan.n_files)
-    with MixedClients(server.url, files, plan.n_clients) as crowd:
-        tell("every slot and every file once, so that what fills up is full …")
-        crowd.warm_up()
+    tell(f"writing {settings.n_files} audio files …")
+    files = write_files(clips, folder / "files", settings.n_files)
+    with MixedClients(server.url, files, settings.n_clients) as clients:
+        tell("warming up: all slots and all files once …")
+        clients.command("warm up")
         time.sleep(QUIET_S)
-        before = _look(server, 0.0, crowd.tally())
+        before = _sample(server, 0.0, clients.command("counts"))
         started_s = time.monotonic()
-        crowd.start()
-        samples: list[ResourceReading] = []
-        while (at_s := (len(samples) + 1) * plan.sample_s) <= plan.duration_s:
+        clients.command("start")
+        samples: list[ResourceSample] = []
+        while (at_s := (len(samples) + 1) * settings.sample_s) <= settings.duration_s:
             time.sleep(max(0.0, started_s + at_s - time.monotonic()))
-            samples.append(_look(server, at_s, crowd.tally()))
-            tell(shown(samples[-1]))
-        crowd.stop()
+            samples.append(_sample(server, at_s, clients.command("counts")))
+            tell(str(samples[-1]))
+        clients.command("stop")
         time.sleep(QUIET_S)
-        after = _look(server, time.monotonic() - started_s, crowd.tally())
-    tell(f"idle again: {shown(after)}")
-    return SoakReport(plan.settle_s, tuple(samples), before, after)
+        after = _sample(server, time.monotonic() - started_s, clients.command("counts"))
+    tell(f"idle again: {after}")
+    return SoakReport(settings.settle_s, tuple(samples), before, after)
 
 
-def shown(sample: ResourceReading) -> str:
-    tally = sample.tally
-    return (
-        f"{sample.at_s:.0f} s: {sample.memory_bytes / 1e6:,.0f} MB, {sample.open_files} open files, "
-        f"{sample.temp_files} temporary, {tally.n_good} answered, {tally.n_gone} gone, {tally.n_bad} refused, "
-        f"{len(tally.failures)} failed"
-    )
-
-
-def _look(server: ServerProcess, at_s: float, tally: ClientCounts) -> ResourceReading:
+def _sample(server: ServerProcess, at_s: float, counts: ClientCounts) -> ResourceSample:
     server.require_alive()
-    return ResourceReading(
+    return ResourceSample(
         at_s=at_s,
         memory_bytes=process_tree.memory_bytes(server.pid),
         open_files=process_tree.n_open_files(server.pid),
-        temp_files=process_tree.n_files_in(server.pid, server.spool),
-        tally=tally,
+        temp_files=process_tree.n_files_in(server.pid, server.temp_folder),
+        tally=counts,
     )

@@ -24,19 +24,19 @@ class TracedStep:
     stop_s: float
     scheduling_s: float
     n_windows: int
-    n_rows: int  # places of its windows
+    n_rows: int  # slots of its windows
     n_waiting: int
 
 
 @dataclass(frozen=True)
 class SlotUse:
-    """One window's time in its places."""
+    """One window's time in its slots."""
 
-    caller: int  # counted from 1, by their first step
+    caller: int  # counted from 1, in order of their first step
     number: int  # of the window among its caller's, counted from 1
     slots: tuple[int, ...]
     start_s: float
-    encoded_s: tuple[float, float] | None  # its encoder step; None: it was encoded before
+    encoded_s: tuple[float, float] | None  # its encoder step; None: it was in the encoder cache
     begun_s: float  # end of its prefill
     stop_s: float
 
@@ -53,10 +53,9 @@ class EngineTrace:
 
 
 @dataclass
-class _OpenSlotUse:
+class _TaskTimes:
     caller: int
     number: int
-    slots: tuple[int, ...]
     start_s: float
     stop_s: float
     encoded_s: tuple[float, float] | None = None
@@ -64,13 +63,13 @@ class _OpenSlotUse:
 
 
 class Recorder:
-    """Give it to `Engine.observe`; ask for the trace when the engine is idle."""
+    """Pass it to `Engine.observe`, and take the trace when the engine is idle."""
 
     def __init__(self, n_slots: int) -> None:
         self._n_slots = n_slots
         self._steps: list[TracedStep] = []
-        self._visits: dict[WindowTask, _OpenSlotUse] = {}
-        self._windows_of: dict[object, list[WindowTask]] = {}  # by caller, in order of their first step
+        self._times: dict[WindowTask, _TaskTimes] = {}
+        self._tasks_of: dict[object, list[WindowTask]] = {}  # by caller, in order of their first step
         self._origin_s: float | None = None
 
     def __call__(self, record: StepRecord) -> None:
@@ -89,29 +88,27 @@ class Recorder:
         )
         self._steps.append(traced)
         for task in step.tasks:
-            self._note(task, step, traced)
+            self._add_step(task, step, traced)
 
-    def _note(self, task: WindowTask, step: Step, traced: TracedStep) -> None:
-        if task not in self._visits:
-            tasks = self._windows_of.setdefault(task.caller, [])
+    def _add_step(self, task: WindowTask, step: Step, traced: TracedStep) -> None:
+        if task not in self._times:
+            tasks = self._tasks_of.setdefault(task.caller, [])
             tasks.append(task)
-            caller = self._visits[tasks[0]].caller if len(tasks) > 1 else len(self._windows_of)
-            self._visits[task] = _OpenSlotUse(caller, len(tasks), task.slots, traced.start_s, traced.stop_s)
-        visit = self._visits[task]
-        visit.stop_s = traced.stop_s
+            caller = self._times[tasks[0]].caller if len(tasks) > 1 else len(self._tasks_of)
+            self._times[task] = _TaskTimes(caller, len(tasks), traced.start_s, traced.stop_s)
+        times = self._times[task]
+        times.stop_s = traced.stop_s
         if isinstance(step, Encode):
-            visit.encoded_s = (traced.start_s, traced.stop_s)
-        elif isinstance(step, Prefill | Decode) and visit.begun_s is None:
-            visit.begun_s = traced.stop_s
+            times.encoded_s = (traced.start_s, traced.stop_s)
+        elif isinstance(step, Prefill | Decode) and times.begun_s is None:
+            times.begun_s = traced.stop_s
 
     def trace(self) -> EngineTrace:
-        """Windows that were given up before they began are left out, and so are those that need no place."""
+        """Leaves out windows that were cancelled before their prefill, and those that need no slot."""
         slot_uses = [
-            SlotUse(
-                visit.caller, visit.number, visit.slots, visit.start_s, visit.encoded_s, visit.begun_s, visit.stop_s
-            )
-            for visit in self._visits.values()
-            if visit.slots and visit.begun_s is not None
+            SlotUse(one.caller, one.number, task.slots, one.start_s, one.encoded_s, one.begun_s, one.stop_s)
+            for task, one in self._times.items()
+            if task.slots and one.begun_s is not None
         ]
         return EngineTrace(self._n_slots, tuple(self._steps), tuple(sorted(slot_uses, key=lambda use: use.start_s)))
 
@@ -137,10 +134,10 @@ def _step_events(trace: EngineTrace) -> Iterator[dict[str, Any]]:
 
 def _slot_events(trace: EngineTrace) -> Iterator[dict[str, Any]]:
     for use in trace.slot_uses:
-        whose = {"caller": use.caller, "window": use.number}
+        caller = {"caller": use.caller, "window": use.number}
         for slot in use.slots:
             row = FIRST_SLOT_ROW + slot
-            yield _slice(row, f"caller {use.caller}, window {use.number}", "window", use.start_s, use.stop_s, whose)
+            yield _slice(row, f"caller {use.caller}, window {use.number}", "window", use.start_s, use.stop_s, caller)
             if use.encoded_s is not None:
                 yield _slice(row, "encode", "phase", *use.encoded_s, {})
 

@@ -1,8 +1,7 @@
-"""Draws a trace as SVG: the batch over time. Slots are lanes, windows bars in the colour of their caller.
+"""Draws a trace as SVG: the batch over time, with a lane for each slot and a bar for each window, coloured by caller.
 
-The pale start of a bar is the time before its first token: it waits for the encoder, is encoded, its prompt is run.
-Encoder steps lie as shadows over all lanes, because all wait for them. Plain text, no package needed; it follows the
-reader's light or dark setting, on a ground of its own.
+The pale start of a bar is the time before its first token: encoder and prefill. Encoder steps are shaded across all
+lanes, because all slots wait for them. The image follows the reader's light or dark colour scheme.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from choral.bench.trace import EngineTrace, SlotUse
 WIDTH, LEFT, RIGHT, TOP = 960, 62, 24, 84
 LANE, BAR = 20, 15
 CHART, GAP = 46, 26
-SHORTEST_LABEL = 26
+MIN_LABEL_WIDTH = 26
 COLOURS = (
     ("#4269d0", "#6b8df0"),
     ("#e07b39", "#f2a065"),
@@ -25,11 +24,11 @@ COLOURS = (
     ("#b98a08", "#dcb440"),
     ("#258fa8", "#4fbcd6"),
     ("#8a6250", "#bd9482"),
-)  # on a light ground, on a dark one
-LIGHT = {"ground": "#ffffff", "lane": "#f4f5f7", "text": "#24292f", "soft": "#6a737d", "mark": "#24292f"}
-DARK = {"ground": "#0d1117", "lane": "#161b22", "text": "#e6edf3", "soft": "#8b949e", "mark": "#e6edf3"}
+)  # on a light background, on a dark one
+LIGHT = {"background": "#ffffff", "lane": "#f4f5f7", "text": "#24292f", "soft": "#6a737d", "mark": "#24292f"}
+DARK = {"background": "#0d1117", "lane": "#161b22", "text": "#e6edf3", "soft": "#8b949e", "mark": "#e6edf3"}
 TICKS_S = (0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300, 600)
-MOST_TICKS = 12
+MAX_TICKS = 12
 
 
 class TraceDrawing:
@@ -56,7 +55,7 @@ class TraceDrawing:
         yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
         yield f"<title>{escape(self.title)}</title>"
         yield f"<style>{style(self.n_callers)}</style>"
-        yield f'<rect class="ground" width="{WIDTH}" height="{self.height}" rx="8"/>'
+        yield f'<rect class="background" width="{WIDTH}" height="{self.height}" rx="8"/>'
         yield f'<text class="h" x="{LEFT}" y="28">{escape(self.title)}</text>'
 
     def legend(self) -> Iterator[str]:
@@ -105,15 +104,15 @@ class TraceDrawing:
         yield f"<g><title>caller {use.caller}, window {use.number}: {seconds}</title>"
         yield f'<rect class="c{colour} w" x="{start}" y="{y}" width="{stop - start:.1f}" height="{BAR}" rx="3"/>'
         yield f'<rect class="c{colour}" x="{begun}" y="{y}" width="{stop - begun:.1f}" height="{BAR}" rx="3"/>'
-        if stop - begun >= SHORTEST_LABEL:
+        if stop - begun >= MIN_LABEL_WIDTH:
             yield f'<text class="b" x="{begun + 5:.1f}" y="{y + 11.5}">{use.caller}·{use.number}</text>'
         yield "</g>"
 
     def chart(self) -> Iterator[str]:
-        """Rows of every decoder step as an area, waiting windows as a line, on one scale."""
+        """Rows of each decoder step as an area, and waiting windows as a line, on one scale."""
         decodes = [step for step in self.trace.steps if step.kind == "Decode"]
-        most = max([self.n_lanes, *(step.n_waiting for step in self.trace.steps)], default=1)
-        bottom, scale = self.chart_bottom, CHART / max(1, most)
+        largest = max([self.n_lanes, *(step.n_waiting for step in self.trace.steps)], default=1)
+        bottom, scale = self.chart_bottom, CHART / max(1, largest)
         area = "".join(
             f"M{self.x(step.start_s)} {bottom}V{bottom - step.n_rows * scale:.1f}H{self.x(step.stop_s)}V{bottom}z"
             for step in decodes
@@ -126,7 +125,7 @@ class TraceDrawing:
                 line = line[: line.rindex("H")] + f"H{self.x(step.stop_s)}"
             before = step.n_waiting
         yield f'<path class="a" d="{area}"/><path class="q" d="{line}"/>'
-        yield f'<text class="n" x="{LEFT - 8}" y="{bottom - CHART + 9}">{most}</text>'
+        yield f'<text class="n" x="{LEFT - 8}" y="{bottom - CHART + 9}">{largest}</text>'
         yield f'<text class="n" x="{LEFT - 8}" y="{bottom}">0</text>'
         names = '<tspan class="k">■</tspan> rows in a decoder step   <tspan class="r">━</tspan> windows waiting'
         y = self.lanes_bottom + GAP - 9
@@ -135,7 +134,7 @@ class TraceDrawing:
 
     def axis(self) -> Iterator[str]:
         duration_s = self.trace.duration_s
-        tick_s = next((tick for tick in TICKS_S if duration_s / tick <= MOST_TICKS), TICKS_S[-1])
+        tick_s = next((tick for tick in TICKS_S if duration_s / tick <= MAX_TICKS), TICKS_S[-1])
         for index in range(int(duration_s / tick_s) + 1):
             x = self.x(index * tick_s)
             yield f'<path class="t" d="M{x} {self.chart_bottom}v5"/>'
@@ -164,10 +163,10 @@ def style(n_callers: int) -> str:
     )
 
 
-def colours(ground: dict[str, str], index: int, n_colours: int) -> str:
+def colours(scheme: dict[str, str], index: int, n_colours: int) -> str:
     rules = [
-        f".ground{{fill:{ground['ground']}}}.l{{fill:{ground['lane']}}}.h{{fill:{ground['text']}}}",
-        f".s,.n,.m{{fill:{ground['soft']}}}.e{{fill:{ground['mark']}}}.t{{stroke:{ground['soft']}}}",
+        f".background{{fill:{scheme['background']}}}.l{{fill:{scheme['lane']}}}.h{{fill:{scheme['text']}}}",
+        f".s,.n,.m{{fill:{scheme['soft']}}}.e{{fill:{scheme['mark']}}}.t{{stroke:{scheme['soft']}}}",
         f".a,.k{{fill:{COLOURS[0][index]};opacity:.55}}.q{{stroke:{COLOURS[1][index]}}}.r{{fill:{COLOURS[1][index]}}}",
     ]
     return "".join([*rules, *(f".c{number}{{fill:{COLOURS[number][index]}}}" for number in range(n_colours))])

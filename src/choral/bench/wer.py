@@ -1,38 +1,27 @@
-"""Word error rate: how many words of a text must be changed, left out or added to get what was heard.
+"""Word error rate: substitutions, deletions and insertions relative to the words of the reference.
 
-Both sides are normalised as OpenAI does for its published rates: numbers, spelling, punctuation and case do not
-count; languages written without spaces are counted by character. The total is over all words, not a mean of clips.
+Both texts are normalised as OpenAI does for its published rates: numbers, spelling, punctuation and case do not count;
+languages written without spaces are counted by character. The total is over all words, not a mean of clips.
 """
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from choral.api import Model
+from choral.bench.clips import read_samples
 from choral.bench.corpus import LabelledClip
-from choral.bench.report import this_machine
+from choral.bench.peers import Peer, PeerConfig, is_installed, not_installed_note, open_peer
+from choral.bench.report import json_line
 from choral.errors import MissingDependency
+from choral.types import TranscribeOptions
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue", "bo", "km"})
 Normalise = Callable[[str], str]
-
-
-@dataclass(frozen=True)
-class Recognized:
-    text: str
-    language: str
-
-
-@dataclass(frozen=True)
-class System:
-    """Something that turns a clip into text: Choral or a peer."""
-
-    name: str
-    transcribe: Callable[[LabelledClip], Recognized]
 
 
 @dataclass(frozen=True)
@@ -42,7 +31,7 @@ class Score:
 
     @property
     def percent(self) -> float:
-        """Over 100 where more words were invented than said."""
+        """Over 100 where more words were inserted than the reference has."""
         return 100 * self.n_errors / max(self.n_words, 1)
 
     def __add__(self, other: Score) -> Score:
@@ -51,13 +40,13 @@ class Score:
 
 @dataclass
 class WerReport:
-    """The scores of every system on every clip, in the order of the clips."""
+    """The scores of every peer on every clip, in the order of the clips."""
 
     model: str
     clips: tuple[LabelledClip, ...]
-    scores: dict[str, list[Score]] = field(default_factory=dict)
-    spent_s: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
+    scores: dict[str, list[Score]]
+    spent_s: dict[str, float]
+    notes: list[str]
 
     def total(self, system: str) -> Score:
         return sum(self.scores[system], Score(0, 0))
@@ -72,39 +61,61 @@ class WerReport:
             }
             for name in self.scores
         }
-        clips, notes = len(self.clips), self.notes
-        fields = {"benchmark": "wer", "model": self.model, "clips": clips, "systems": systems, "notes": notes}
-        return json.dumps({**fields, "machine": asdict(this_machine())}, ensure_ascii=False)
+        fields = {"model": self.model, "clips": len(self.clips), "systems": systems, "notes": self.notes}
+        return json_line("wer", fields)
 
 
 def measure(
     model: str,
     clips: Sequence[LabelledClip],
-    systems: Sequence[System],
+    peers: Mapping[str, Peer],
+    language: str | None = None,
     notes: Sequence[str] = (),
     on_clip: Callable[[LabelledClip, Mapping[str, Score]], None] = lambda clip, scores: None,
 ) -> WerReport:
-    """Each clip through each system; a clip without a known language is normalised as the first system heard it."""
-    assert systems
-    report = WerReport(model, tuple(clips), notes=list(notes))
-    for system in systems:
-        report.scores[system.name] = []
-        report.spent_s[system.name] = 0.0
+    """Each clip through each peer. A clip of unknown language is normalised as the first peer detected it."""
+    assert peers
+    report = WerReport(model, tuple(clips), {name: [] for name in peers}, dict.fromkeys(peers, 0.0), list(notes))
     for clip in clips:
         normalise: Normalise | None = None
-        for system in systems:
+        for name, peer in peers.items():
             started_s = time.monotonic()
-            heard = system.transcribe(clip)
-            report.spent_s[system.name] += time.monotonic() - started_s
-            normalise = normalise or normaliser(clip.language or heard.language)
-            report.scores[system.name].append(score(clip.text, heard.text, normalise))
+            recognized = peer.transcribe(read_samples(clip.path), language or clip.language)
+            report.spent_s[name] += time.monotonic() - started_s
+            normalise = normalise or normaliser(clip.language or recognized.language)
+            report.scores[name].append(score(clip.text, recognized.text, normalise))
         on_clip(clip, {name: scores[-1] for name, scores in report.scores.items()})
     return report
 
 
-def score(said: str, heard: str, normalise: Normalise) -> Score:
-    said_words, heard_words = normalise(said).split(), normalise(heard).split()
-    return Score(len(said_words), edit_distance(said_words, heard_words))
+def open_peers(model: Model, options: TranscribeOptions) -> tuple[dict[str, Peer], list[str]]:
+    """Openai-whisper and faster-whisper with this model's weights and search, and notes about missing ones."""
+    from choral.model.store import ModelStore
+
+    peers: dict[str, Peer] = {}
+    notes = []
+    config = PeerConfig(
+        family="",
+        library="",
+        model=str(ModelStore().path(model.name)),
+        device=model.device,
+        compute_type="float32" if model.device == "cpu" else "float16",
+        temperatures=options.temperatures,
+        beam_size=options.beam_size,
+        best_of=options.best_of,
+        condition_on_previous_text=True,
+    )
+    for library in ("openai-whisper", "faster-whisper"):
+        if is_installed(library):
+            peers[library] = open_peer(replace(config, library=library))
+        else:
+            notes.append(not_installed_note(library))
+    return peers, notes
+
+
+def score(reference: str, hypothesis: str, normalise: Normalise) -> Score:
+    reference_words, hypothesis_words = normalise(reference).split(), normalise(hypothesis).split()
+    return Score(len(reference_words), edit_distance(reference_words, hypothesis_words))
 
 
 def normaliser(language: str) -> Normalise:
@@ -121,17 +132,17 @@ def normaliser(language: str) -> Normalise:
     return normalise
 
 
-def edit_distance(said: Sequence[str], heard: Sequence[str]) -> int:
-    """Fewest changes, omissions and additions of words, one row of the table at a time.
+def edit_distance(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
+    """Levenshtein distance of words, one row of the table at a time.
 
-    Additions chain along a row; with the column number taken off, that chain is a running minimum.
+    Insertions chain along a row; with the column number subtracted, that chain is a running minimum.
     """
-    ids = {word: index for index, word in enumerate(dict.fromkeys([*said, *heard]))}
-    heard_ids = np.array([ids[word] for word in heard], dtype=np.int64)
-    columns = np.arange(len(heard) + 1)
+    ids = {word: index for index, word in enumerate(dict.fromkeys([*reference, *hypothesis]))}
+    hypothesis_ids = np.array([ids[word] for word in hypothesis], dtype=np.int64)
+    columns = np.arange(len(hypothesis) + 1)
     row = columns.copy()
-    for word in said:
+    for word in reference:
         best = row + 1
-        best[1:] = np.minimum(best[1:], row[:-1] + (heard_ids != ids[word]))
+        best[1:] = np.minimum(best[1:], row[:-1] + (hypothesis_ids != ids[word]))
         row = np.minimum.accumulate(best - columns) + columns
     return int(row[-1])

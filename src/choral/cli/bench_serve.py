@@ -1,4 +1,4 @@
-"""`choral bench serve`: what HTTP costs beside the engine, and whether a long load leaves anything behind."""
+"""`choral bench serve`: the overhead of HTTP over the engine alone, and a soak test."""
 
 from __future__ import annotations
 
@@ -6,50 +6,55 @@ import argparse
 import dataclasses
 import re
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack, closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from choral.cli.arguments import Parser, describe
-from choral.cli.bench_serve_tables import load_table, soak_table, told_verdicts
-from choral.cli.bench_speed import pick_device, require_counts, resolve_model
-from choral.cli.bench_strategies import any_clips
-from choral.cli.console import message, write_stdout
+from choral.cli.arguments import add_subcommand, describe
+from choral.cli.bench import (
+    add_folder,
+    add_quiet,
+    find_short_clips,
+    pick_device,
+    progress,
+    require_counts,
+    resolve_model,
+)
+from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import add_machine_flags, engine_settings, machine_arguments
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
-    from choral.bench.serve_load import ServeTargets
+    from choral.bench.serve_load import ConcurrencyResult, ServeTargets, SideResult
+    from choral.bench.soak import SoakReport
 
 DESCRIPTION = """\
-Requests to a real server, from so many callers at once, and the same requests through an engine without
-HTTP, in turns: throughput, latency, time to the first text of streams, and how quickly /health/live
+Requests to a real server from this many callers at once, and the same requests through an engine without
+HTTP, in turn: throughput, latency, time to the first text of streams, and how quickly /health/live
 answers meanwhile. Reading and decoding the audio is part of both.
 
-With --soak: a mixed load for so long (formats, streams, clients that go away, files that are no audio), and
-whether the server's memory, open files and temporary files stay as they are.
+With --soak: a mixed load for this long (formats, streams, clients that disconnect, files that are not
+audio), and whether the server's memory, open files and temporary files stay flat.
 
-FOLDER has speech in clips of at most 30 s; without one, five sentences are fetched.
+FOLDER has clips of speech of at most 30 s; without one, five sentences are downloaded.
 """
 EPILOG = """\
-exit codes: 0 every request was answered as it should; 1 some were not, or (--soak) something grew
+exit codes: 0 every request had the right response; 1 some had not, or (--soak) something grew
 
-A server that asks for a key gets the one in CHORAL_API_KEY.
+A server that requires a key gets the one in CHORAL_API_KEY.
 """
 CONCURRENCY = "1,8,32,128"
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+SIDE = ("requests/s", "audio s/s", "p50 s", "p95 s", "p99 s", "cpu s", "failed")
+MAX_FAILURES_SHOWN = 5
 
 
 def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
-    parser: Parser = actions.add_parser(
-        "serve",
-        help="the server beside the engine without HTTP, and a soak",
-        usage="choral bench serve [FOLDER] [options]",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-    )
-    parser.add_argument("folder", type=Path, nargs="?", metavar="FOLDER", help=argparse.SUPPRESS)
+    usage = "choral bench serve [FOLDER] [options]"
+    summary = "the server beside the engine without HTTP, and a soak test"
+    parser = add_subcommand(actions, "serve", run_serve, summary, usage=usage, description=DESCRIPTION, epilog=EPILOG)
+    add_folder(parser)
     parser.add_argument(
         "--concurrency", default=CONCURRENCY, metavar="N,N,…", help=describe("callers at once", CONCURRENCY)
     )
@@ -58,28 +63,23 @@ def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
         type=int,
         default=64,
         metavar="N",
-        help=describe("in a round, and at least two for each caller", 64),
+        help=describe("requests in a round, at least two for each caller", 64),
     )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help=describe("of each", 3))
-    parser.add_argument(
-        "--url", metavar="URL", help="a server that is running, here or elsewhere, and no engine beside it"
-    )
-    parser.add_argument(
-        "--no-model", action="store_true", help="a server whose engine takes no time: what it takes by itself"
-    )
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help=describe("rounds of each", 3))
+    parser.add_argument("--url", metavar="URL", help="a server that is already running, without an engine beside it")
+    parser.add_argument("--no-model", action="store_true", help="a server whose engine takes no time: its own overhead")
     parser.add_argument(
         "--soak", type=duration_s, metavar="TIME", help="a mixed load for this long instead: 90s, 10m, 1h"
     )
-    parser.add_argument("--clients", type=int, default=32, metavar="N", help=describe("of the soak, at once", 32))
-    parser.add_argument("--quiet", action="store_true", help="no progress: only the table")
+    parser.add_argument("--clients", type=int, default=32, metavar="N", help=describe("clients of the soak", 32))
+    add_quiet(parser)
     add_machine_flags(parser.add_argument_group("model and machine"))
-    parser.set_defaults(run=run_serve, parser=parser)
 
 
-def duration_s(given: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", given)
+def duration_s(value: str) -> float:
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
     if found is None or not float(found[1]):
-        raise argparse.ArgumentTypeError(f"{given!r} is no time: write 90s, 10m or 1h")
+        raise argparse.ArgumentTypeError(f"{value!r} is not a duration: write 90s, 10m or 1h")
     return float(found[1]) * UNITS_S[found[2] or "s"]
 
 
@@ -88,11 +88,11 @@ def run_serve(arguments: argparse.Namespace) -> int:
 
     require_linux()
     require_counts(arguments, requests=1, rounds=1, clients=1)
-    concurrency = counts(arguments.concurrency)
+    concurrency = read_concurrency(arguments.concurrency)
     if arguments.url is not None and arguments.soak is not None:
-        raise UsageError("a soak looks into the server's process: leave out --url, and it starts one")
+        raise UsageError("a soak reads the server's process: leave out --url, and it starts a server")
     if arguments.no_model and (arguments.url is not None or arguments.soak is not None):
-        raise UsageError("--no-model starts a server of its own: leave out --url and --soak")
+        raise UsageError("--no-model starts its own server: leave out --url and --soak")
     if arguments.url is not None and not arguments.url.startswith("http://"):
         raise UsageError(f"url is {arguments.url!r}; it must look like http://127.0.0.1:8000")
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder:
@@ -101,73 +101,115 @@ def run_serve(arguments: argparse.Namespace) -> int:
         return run_load(arguments, concurrency, Path(folder))
 
 
-def counts(given: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in given.split(",") if part.strip()]
+def read_concurrency(value: str) -> tuple[int, ...]:
+    parts = [part.strip() for part in value.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"concurrency is {given!r}; it must be numbers from 1 up, separated by commas")
+        raise UsageError(f"concurrency is {value!r}; it must be numbers from 1 up, separated by commas")
     return tuple(map(int, parts))
 
 
 def run_load(arguments: argparse.Namespace, concurrency: tuple[int, ...], folder: Path) -> int:
     from choral.bench import serve_load
-    from choral.bench.clips import short_clips
-    from choral.bench.report import json_line
+    from choral.bench.report import json_line, verdicts
 
-    clips = any_clips(arguments.folder, arguments.quiet)
-    sounds = short_clips(clips, len(clips))
-    plan = serve_load.LoadSettings(concurrency, arguments.requests, arguments.rounds)
-    with subjects_of(arguments, folder) as subjects:
-        levels = serve_load.measure(plan, sounds, subjects, folder, teller(arguments))
-    write_stdout(load_table(levels) + told_verdicts(serve_load.verdicts(levels)))
-    write_stdout(json_line("serve", {"plan": plan, "levels": levels}) + "\n")
-    return 1 if any(level.server.failures for level in levels) else 0
+    clips = find_short_clips(arguments.folder, arguments.quiet)
+    settings = serve_load.LoadSettings(concurrency, arguments.requests, arguments.rounds)
+    with open_targets(arguments, folder) as targets:
+        results = serve_load.measure(settings, clips, targets, folder, progress(arguments))
+    write_stdout(load_table(results) + verdicts(serve_load.check_targets(results)))
+    write_stdout(json_line("serve", {"plan": settings, "levels": results}) + "\n")
+    return 1 if any(result.server.failures for result in results) else 0
 
 
 @contextmanager
-def subjects_of(arguments: argparse.Namespace, folder: Path) -> Iterator[ServeTargets]:
-    """A server and an engine with the same flags; or a server that is there already."""
+def open_targets(arguments: argparse.Namespace, folder: Path) -> Iterator[ServeTargets]:
+    """A server and an engine with the same flags; or a server that is already running."""
     from choral.bench.endpoints import Endpoint, EndpointSpec
     from choral.bench.serve_load import ServeTargets
     from choral.bench.server_process import ServerProcess
 
     with ExitStack() as stack:
         if arguments.url is not None:
-            callers = stack.enter_context(closing(Endpoint(EndpointSpec(arguments.url))))
+            callers = stack.enter_context(Endpoint(EndpointSpec(arguments.url)))
             yield ServeTargets(arguments.url, None, callers, None)
             return
-        settings = engine_settings(arguments)
-        model = resolve_model(arguments.model, pick_device(settings), arguments.quiet)
-        program = "choral.bench.idle_server" if arguments.no_model else "choral"
-        server = stack.enter_context(ServerProcess(server_flags(arguments), folder, program))
-        callers = stack.enter_context(closing(Endpoint(EndpointSpec(server.url))))
+        model = find_model(arguments)
+        program = "choral.bench.null_runner" if arguments.no_model else "choral"
+        server = stack.enter_context(ServerProcess(server_flags(arguments, model), folder, program))
+        callers = stack.enter_context(Endpoint(EndpointSpec(server.url)))
         if arguments.no_model:
             yield ServeTargets(server.url, server.pid, callers, None)
             return
-        engine = stack.enter_context(closing(Endpoint(EndpointSpec(None, str(model), dataclasses.asdict(settings)))))
+        settings = dataclasses.asdict(engine_settings(arguments))
+        engine = stack.enter_context(Endpoint(EndpointSpec(None, str(model), settings)))
         yield ServeTargets(server.url, server.pid, callers, engine)
 
 
-def server_flags(arguments: argparse.Namespace) -> list[str]:
-    """Where nobody named a model, both take the one that suits the machine."""
-    model = resolve_model(arguments.model, pick_device(engine_settings(arguments)), arguments.quiet)
-    return [flag for flag in machine_arguments(arguments) if not flag.startswith("--model=")] + [f"--model={model}"]
+def find_model(arguments: argparse.Namespace) -> Path:
+    return resolve_model(arguments.model, pick_device(engine_settings(arguments)), arguments.quiet)
+
+
+def server_flags(arguments: argparse.Namespace, model: Path) -> list[str]:
+    flags = [flag for flag in machine_arguments(arguments) if not flag.startswith("--model=")]
+    return [*flags, f"--model={model}"]
 
 
 def run_soak(arguments: argparse.Namespace, folder: Path) -> int:
     from choral.bench import soak
-    from choral.bench.clips import short_clips
-    from choral.bench.report import json_line
+    from choral.bench.report import json_line, verdicts
     from choral.bench.server_process import ServerProcess
 
-    clips = any_clips(arguments.folder, arguments.quiet)
-    sounds = short_clips(clips, len(clips))
-    plan = soak.SoakSettings(arguments.soak, arguments.clients)
-    with ServerProcess(server_flags(arguments), folder) as server:
-        report = soak.measure(plan, sounds, server, folder, teller(arguments))
-    write_stdout(soak_table(report) + told_verdicts(report.verdicts()))
-    write_stdout(json_line("soak", {"plan": plan, "report": report}) + "\n")
-    return 0 if all(holds for _, holds in report.verdicts()) else 1
+    clips = find_short_clips(arguments.folder, arguments.quiet)
+    settings = soak.SoakSettings(arguments.soak, arguments.clients)
+    with ServerProcess(server_flags(arguments, find_model(arguments)), folder) as server:
+        report = soak.measure(settings, clips, server, folder, progress(arguments))
+    write_stdout(soak_table(report) + verdicts(report.check_targets()))
+    write_stdout(json_line("soak", {"plan": settings, "report": report}) + "\n")
+    return 0 if all(holds for _, holds in report.check_targets()) else 1
 
 
-def teller(arguments: argparse.Namespace) -> Any:
-    return (lambda line: None) if arguments.quiet else message
+def load_table(results: Sequence[ConcurrencyResult]) -> str:
+    rows: list[tuple[str, ...]] = [("callers", "", *SIDE, "first text p50, p95 s", "/health/live p50, p99 ms")]
+    notes = ""
+    for result in results:
+        first_text = f"{result.first_text_p50_s:.2f}, {result.first_text_p95_s:.2f}"
+        live = f"{result.live_p50_s * 1e3:.1f}, {result.live_p99_s * 1e3:.1f}"
+        rows.append((str(result.callers), "server", *side_cells(result.server), first_text, live))
+        if result.engine is not None:
+            rows.append(("", "engine", *side_cells(result.engine), "", ""))
+        if result.share is not None:
+            texts = f"{result.different_texts} texts differ" if result.different_texts else "all texts the same"
+            notes += (
+                f"{result.callers} callers: {result.share:.1%} of the engine's throughput, {texts}, "
+                f"the callers used {result.callers_cpu_s:.1f} s of CPU time\n"
+            )
+    late_ms = max(result.late_p99_s for result in results) * 1e3
+    notes += f"this machine wakes a sleeping thread up to {late_ms:.1f} ms late (p99) under this load\n"
+    failures = [failure for result in results for failure in result.server.failures]
+    return f"{format_table(rows, numbers=(0, *range(2, len(rows[0]))))}\n{notes}{failure_lines(failures)}"
+
+
+def side_cells(side: SideResult) -> tuple[str, ...]:
+    cpu = "" if side.cpu_s is None else f"{side.cpu_s:.0f}"
+    seconds = (f"{value:.2f}" for value in (side.p50_s, side.p95_s, side.p99_s))
+    return (f"{side.requests_per_s:.2f}", f"{side.audio_s_per_s:.0f}", *seconds, cpu, str(len(side.failures)))
+
+
+def soak_table(report: SoakReport) -> str:
+    rows: list[tuple[str, ...]] = [("s", "MB", "open files", "temporary", "answered", "gone", "rejected", "failed")]
+    for sample in (report.idle_before, *report.samples, report.idle_after):
+        counts = sample.tally
+        numbers = (counts.n_good, counts.n_gone, counts.n_bad, len(counts.failures))
+        cells = map(str, (sample.open_files, sample.temp_files, *numbers))
+        rows.append((f"{sample.at_s:.0f}", f"{sample.memory_bytes / 1e6:,.0f}", *cells))
+    counts = report.counts
+    facts = (
+        f"memory changed by at most {report.memory_drift:.1%} after {report.settle_s:.0f} s, "
+        f"{report.open_files_drift:+d} open files, {counts.n_changed} texts changed, "
+        f"{counts.n_bad_taken} invalid requests were not rejected\n"
+    )
+    return f"{format_table(rows, numbers=range(len(rows[0])))}\n{facts}{failure_lines(counts.failures)}"
+
+
+def failure_lines(failures: Sequence[str]) -> str:
+    return "".join(f"failed: {failure}\n" for failure in failures[:MAX_FAILURES_SHOWN])
