@@ -71,6 +71,12 @@ def test_clip_timestamps(model: choral.Model, talk: np.ndarray) -> None:
     assert all(segment.end <= 11.01 for segment in transcript.segments)
 
 
+def test_clips_outside_the_audio_give_one_warning(model: choral.Model, talk: np.ndarray) -> None:
+    transcript = model.transcribe(talk[: 5 * RATE], mode="batched", clip_timestamps=(50.0,))
+    assert transcript.segments == ()
+    assert transcript.warnings == ("clip_timestamps lie outside the audio: nothing to transcribe",)
+
+
 def test_decoding_options_apply_to_batched_windows(model: choral.Model, talk: np.ndarray) -> None:
     audio = talk[: 20 * RATE]
     plain = model.transcribe(audio, mode="batched")

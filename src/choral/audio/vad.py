@@ -42,18 +42,14 @@ class SpeechSpan:
     stop: int
 
 
-@dataclass(frozen=True, eq=False)
-class Speech:
-    spans: tuple[SpeechSpan, ...]
-    probabilities: Float32  # one for each 512 samples
-
-
-def find_speech(recording: Recording, *, threshold: float, min_silence_s: float, pad_s: float) -> Speech:
-    probabilities = speech_probabilities(recording)
-    spans = speech_spans(
-        probabilities, recording.n_samples, threshold=threshold, min_silence_s=min_silence_s, pad_s=pad_s
+def find_speech(recording: Recording, *, threshold: float, min_silence_s: float, pad_s: float) -> list[SpeechSpan]:
+    return speech_spans(
+        speech_probabilities(recording),
+        recording.n_samples,
+        threshold=threshold,
+        min_silence_s=min_silence_s,
+        pad_s=pad_s,
     )
-    return Speech(tuple(spans), probabilities)
 
 
 def speech_probabilities(recording: Recording) -> Float32:

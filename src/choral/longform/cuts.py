@@ -82,14 +82,14 @@ def clips_from(seconds: tuple[float, ...], n_frames: int) -> list[Clip]:
 
 def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[Clip]:
     """The parts of `clips` with speech by the voice detector, padded, and joined over short pauses."""
-    speech = find_speech(
+    spans = find_speech(
         recording,
         threshold=options.vad_threshold,
         min_silence_s=options.vad_min_silence,
         pad_s=options.vad_padding,
     )
     joined: list[Clip] = []
-    for span in speech.spans:
+    for span in spans:
         start, stop = span.start // HOP_LENGTH, -(-span.stop // HOP_LENGTH)
         if joined and start - joined[-1].stop < MAX_PAUSE_FRAMES:
             joined[-1] = Clip(joined[-1].start, stop)

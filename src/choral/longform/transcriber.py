@@ -128,6 +128,7 @@ class Transcription:
         clips = clips_from(self.options.clip_timestamps, self.content_frames)
         if not clips:
             self.warnings.append("clip_timestamps lie outside the audio: nothing to transcribe")
+            return []
         is_batched = self.options.mode == "batched"
         if self.options.vad or (self.options.vad is None and is_batched):
             clips = keep_speech(self.recording, clips, self.options)
@@ -154,14 +155,10 @@ class Transcription:
     def report_progress(self, chains: list[Chain]) -> None:
         if self.on_progress is None:
             return
-        clips = [clip for chain in chains for clip in chain.clips]
-        done = sum(progress_in(clip, chain.seek) for chain in chains for clip in chain.clips)
-        total = sum(clip.stop - clip.start for clip in clips)
+        clips = [(clip, chain.seek) for chain in chains for clip in chain.clips]
+        done = sum(min(max(seek - clip.start, 0), clip.stop - clip.start) for clip, seek in clips)
+        total = sum(clip.stop - clip.start for clip, _ in clips)
         self.on_progress(self.recording.duration * done / total, self.recording.duration)
-
-
-def progress_in(clip: Clip, seek: int) -> int:
-    return min(max(seek - clip.start, 0), clip.stop - clip.start)
 
 
 def detect_language(engine: AnyEngine, recording: Recording, n_mels: int) -> Languages:
