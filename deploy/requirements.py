@@ -1,6 +1,6 @@
-"""Prints what Choral needs from package indexes, for the image: `python requirements.py cpu|cuda [EXTRA,EXTRA…]`.
+"""Print Choral's dependencies for the image: `python requirements.py cpu|cuda [EXTRA,EXTRA…]`.
 
-With these in a layer of their own, a change of Choral's code does not fetch gigabytes again.
+They are installed in a separate layer, so that a change of the code does not download them again.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""The folder deploy/, and whether a command line in it is one that `choral` takes."""
+"""The deploy/ folder, and a check that a command line in it parses."""
 
 from __future__ import annotations
 

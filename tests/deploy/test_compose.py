@@ -1,4 +1,4 @@
-"""The compose files: by the specification's schema, and by what their commands, mounts and variables lead to."""
+"""The compose files: schema, commands, mounts, networks and variables."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def filled(text: str) -> str:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_it_is_compose(file: str) -> None:
+def test_compose_schema(file: str) -> None:
     command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(DEPLOY / file)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize("name", ["server", "worker"])
-def test_commands_are_real_and_have_time_to_end(name: str) -> None:
+def test_commands_parse_and_have_time_to_stop(name: str) -> None:
     arguments = parsed([filled(each) for each in SERVICES[name]["command"]])
     assert arguments.model == "base"
     grace_s = int(SERVICES[name]["stop_grace_period"].removesuffix("s"))
@@ -42,7 +42,7 @@ def test_commands_are_real_and_have_time_to_end(name: str) -> None:
     assert not hasattr(arguments, "drain_s")
 
 
-def test_variables_are_known_and_asked_for() -> None:
+def test_variables_are_documented_and_required() -> None:
     text = "".join((DEPLOY / file).read_text() for file in FILES)
     wanted = set(re.findall(r"\$\{(\w+)", text))
     assert wanted == set(re.findall(r"^(\w+)=", (DEPLOY / "env.example").read_text(), re.MULTILINE))
@@ -51,7 +51,7 @@ def test_variables_are_known_and_asked_for() -> None:
     assert COMPOSE["secrets"]["choral_api_key"] == {"environment": "CHORAL_API_KEY"}
 
 
-def test_what_is_mounted_and_joined_is_there() -> None:
+def test_mounts_and_networks_exist() -> None:
     used = [mount.split(":")[0] for service in SERVICES.values() for mount in service["volumes"]]
     assert {name for name in used if name[0] not in "./"} == set(COMPOSE["volumes"])
     for place in (name for name in used if name.startswith("./")):
@@ -62,7 +62,7 @@ def test_what_is_mounted_and_joined_is_there() -> None:
         assert gpu in SERVICES
 
 
-def test_only_this_machine_reaches_it_and_redis_is_reached_by_nobody_else() -> None:
+def test_ports_are_local_and_redis_is_internal() -> None:
     for service in SERVICES.values():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
     assert SERVICES["redis"]["networks"] == ["queue"]
@@ -73,7 +73,7 @@ def test_only_this_machine_reaches_it_and_redis_is_reached_by_nobody_else() -> N
     assert SERVICES["redis"]["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
 
 
-def test_the_redis_of_the_file_starts(redis_program: None, tmp_path: Path) -> None:
+def test_redis_command_starts(redis_program: None, tmp_path: Path) -> None:
     """Its own flags, with the real program."""
     flags = [*SERVICES["redis"]["command"][1:], "--port", "0", "--dir", str(tmp_path), "--unixsocket", "here.sock"]
     redis = subprocess.Popen(["redis-server", *flags], stdout=subprocess.PIPE, text=True)

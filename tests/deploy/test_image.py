@@ -1,4 +1,4 @@
-"""The image, as far as it can be checked without a Docker engine: lint, what is copied, and every command in it."""
+"""The image, as far as it can be checked without a Docker engine: lint, copied files and commands."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def instruction(name: str) -> str:
     return [line for line in LINES if line.startswith(f"{name} ")][-1].removeprefix(f"{name} ")
 
 
-def test_hadolint_finds_nothing() -> None:
+def test_hadolint() -> None:
     program = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert program is not None, "the extra `test` brings it"
     done = subprocess.run([program, str(DEPLOY / "Dockerfile")], capture_output=True, text=True, check=False)
     assert (done.stdout, done.returncode) == ("", 0)
 
 
-def test_what_is_copied_is_there_and_nothing_else_is_sent() -> None:
+def test_copied_files_exist_and_context_is_minimal() -> None:
     kept = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
     copied = [line.split()[1:-1] for line in LINES if line.startswith("COPY ") and "--from" not in line]
     sources = sorted({source for sources in copied for source in sources})
@@ -41,7 +41,7 @@ def test_what_is_copied_is_there_and_nothing_else_is_sent() -> None:
     assert not any(fnmatch(source, "*.env") for source in sources)
 
 
-def test_both_variants_ask_for_what_the_project_does() -> None:
+def test_requirements_of_both_variants() -> None:
     def asked(*arguments: str) -> set[str]:
         command = [sys.executable, str(DEPLOY / "requirements.py"), *arguments]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -56,7 +56,7 @@ def test_both_variants_ask_for_what_the_project_does() -> None:
     assert "FROM ${VARIANT} AS final" in LINES
 
 
-def test_its_command_is_one_and_it_runs_as_nobody_special() -> None:
+def test_command_parses_and_user_is_unprivileged() -> None:
     assert json.loads(instruction("ENTRYPOINT")) == ["choral"]
     arguments = parsed(json.loads(instruction("CMD")))
     assert (arguments.host, arguments.data) == ("0.0.0.0", "/data")
@@ -67,5 +67,5 @@ def test_its_command_is_one_and_it_runs_as_nobody_special() -> None:
 
 
 @pytest.mark.parametrize("word", ["password", "secret", "token", "api_key"])
-def test_no_secret_is_in_it(word: str) -> None:
+def test_image_contains_no_secrets(word: str) -> None:
     assert word not in DOCKERFILE.lower()

@@ -1,4 +1,4 @@
-"""A real nginx with the file of deploy/ before a real server: TLS, text that arrives as it is made, and refusals."""
+"""A real nginx with the configuration of deploy/ in front of a real server: TLS, streaming and errors."""
 
 from __future__ import annotations
 
@@ -70,9 +70,7 @@ def _answers(client: httpx.Client) -> bool:
         return False
 
 
-def test_text_comes_while_the_rest_is_being_made(
-    proxied: httpx.Client, speech_clips: list[Path], tmp_path: Path
-) -> None:
+def test_text_streams_through_the_proxy(proxied: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
     clip = tmp_path / "long.flac"
     samples = np.concatenate([read_samples(path) for path in speech_clips])
     write_flac(clip, np.rint(samples * 32767).astype(np.int16))
@@ -96,12 +94,12 @@ def test_text_comes_while_the_rest_is_being_made(
     assert came_s[-1] - came_s[0] > 0.3  # not all at once at the end
 
 
-def test_what_is_too_large_gets_the_answer_with_the_numbers(proxied: httpx.Client) -> None:
+def test_oversized_upload_gets_chorals_error(proxied: httpx.Client) -> None:
     refused = proxied.post(ROUTE, files={"file": bytes(4 * LIMIT_BYTES)}, data={"model": "whisper-1"})
     assert refused.status_code == 413
     assert f"{LIMIT_BYTES:,} bytes" in refused.json()["error"]["message"]
 
 
-def test_metrics_are_not_for_everybody(proxied: httpx.Client, server: LiveServer) -> None:
+def test_metrics_are_not_public(proxied: httpx.Client, server: LiveServer) -> None:
     assert proxied.get("/metrics").status_code == 404
     assert httpx.get(f"{server.url}/metrics").status_code == 200

@@ -1,4 +1,4 @@
-"""The systemd units: as systemd itself reads them, what they lock away, and the commands in them."""
+"""The systemd units: verification, sandboxing and commands."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def values(unit: str, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_systemd_takes_it_and_finds_it_locked_up(unit: str, systemd_analyze: str, tmp_path: Path) -> None:
+def test_systemd_verifies_and_scores_the_unit(unit: str, systemd_analyze: str, tmp_path: Path) -> None:
     copy = tmp_path / unit
     copy.write_text((DEPLOY / unit).read_text().replace(PROGRAM, "/usr/bin/env choral"))  # a program that exists
     done = subprocess.run([systemd_analyze, "verify", "--man=no", copy], capture_output=True, text=True, check=False)
@@ -34,7 +34,7 @@ def test_systemd_takes_it_and_finds_it_locked_up(unit: str, systemd_analyze: str
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_its_command_is_real_and_has_time_to_end(unit: str) -> None:
+def test_command_parses_and_has_time_to_stop(unit: str) -> None:
     [start] = values(unit, "ExecStart")
     program, *arguments = shlex.split(start)
     assert program == PROGRAM
@@ -48,7 +48,7 @@ def test_its_command_is_real_and_has_time_to_end(unit: str) -> None:
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_secrets_stand_in_a_file_of_their_own(unit: str) -> None:
+def test_secrets_are_in_an_environment_file(unit: str) -> None:
     assert values(unit, "EnvironmentFile")[0].startswith("-/etc/choral/")
     text = (DEPLOY / unit).read_text()
     assert set(re.findall(r"\bCHORAL_[A-Z_]+", text)) <= known_variables()

@@ -1,4 +1,4 @@
-"""A collector of OpenTelemetry spans: what comes as OTLP over HTTP is decoded and kept."""
+"""An OpenTelemetry collector for tests: decodes and stores spans sent as OTLP over HTTP."""
 
 from __future__ import annotations
 

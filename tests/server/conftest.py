@@ -1,4 +1,4 @@
-"""One server with a multilingual model, for all tests of a process."""
+"""A server with a multilingual model, shared by the tests of a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`choral serve` as users run it: in a process of its own, at a free port, with a real model."""
+"""`choral serve` in a separate process, on a free port, with a real model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The official client of OpenAI for Node, as tests use it: calls in, what each gave or threw out."""
+"""OpenAI's Node client for tests: runs calls and returns their results or errors."""
 
 from __future__ import annotations
 

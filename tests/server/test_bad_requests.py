@@ -1,4 +1,4 @@
-"""Requests that are wrong: each gets its status, its field and a message; after it a good one still works."""
+"""Invalid requests: each gets its status, field and message, and the server keeps working."""
 
 from __future__ import annotations
 
@@ -73,12 +73,12 @@ def refusal(answer: httpx.Response, status: int, param: str | None) -> str:
         ({"model": ""}, "model", "`model` is missing"),
     ],
 )  # fmt: skip
-def test_wrong_fields(http: httpx.Client, speech: bytes, fields: dict[str, Any], param: str, text: str) -> None:
+def test_invalid_fields(http: httpx.Client, speech: bytes, fields: dict[str, Any], param: str, text: str) -> None:
     answer = http.post(ROUTE, data={"model": "tiny", **fields}, files={"file": ("a.ogg", speech)})
     assert text in refusal(answer, 400, param)
 
 
-def test_wrong_audio(http: httpx.Client, jfk: Path, speech: bytes) -> None:
+def test_invalid_audio(http: httpx.Client, jfk: Path, speech: bytes) -> None:
     sound = read_clip(jfk)
     truncated = encode(sound, "mp4", "aac", rate=44_100)[:-20_000]  # its index was at its end
     silent_film = encode(sound, "mp4", None, video="mpeg4")
@@ -99,7 +99,7 @@ def test_wrong_audio(http: httpx.Client, jfk: Path, speech: bytes) -> None:
     assert SENTENCE in good.json()["text"]
 
 
-def test_no_file_and_wrong_forms(http: httpx.Client, live: LiveServer, speech: bytes) -> None:
+def test_missing_file_and_invalid_forms(http: httpx.Client, live: LiveServer, speech: bytes) -> None:
     assert "there is no audio" in refusal(http.post(ROUTE, data={"model": "tiny"}), 400, "file")
     assert "as a file" in refusal(http.post(ROUTE, data={"model": "tiny", "file": "a.mp3"}), 400, "file")
     assert "application/json" in refusal(http.post(ROUTE, json={"model": "tiny"}), 415, None)
@@ -123,7 +123,7 @@ def test_no_file_and_wrong_forms(http: httpx.Client, live: LiveServer, speech: b
     assert SENTENCE in good.json()["text"]
 
 
-def test_too_large(live: LiveServer, http: httpx.Client, client: openai.OpenAI, speech: bytes) -> None:
+def test_upload_too_large(live: LiveServer, http: httpx.Client, client: openai.OpenAI, speech: bytes) -> None:
     with pytest.raises(openai.APIStatusError) as refused:
         client.audio.transcriptions.create(file=("big.wav", bytes(26 * 2**20)), model="tiny")
     assert refused.value.status_code == 413
@@ -140,7 +140,7 @@ def test_too_large(live: LiveServer, http: httpx.Client, client: openai.OpenAI, 
     assert SENTENCE in client.audio.transcriptions.create(file=("a.ogg", speech), model="tiny").text
 
 
-def test_the_clients_exceptions(live: LiveServer, client: openai.OpenAI, speech: bytes) -> None:
+def test_openai_client_raises_typed_exceptions(live: LiveServer, client: openai.OpenAI, speech: bytes) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.audio.transcriptions.create(file=("a.ogg", speech), model="gpt-4o-transcribe")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -150,7 +150,7 @@ def test_the_clients_exceptions(live: LiveServer, client: openai.OpenAI, speech:
     assert wrong.value.type == "invalid_request_error"
 
 
-def test_slow_uploads_and_headers_are_given_up(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
+def test_stalled_uploads_and_headers_time_out(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     started_s = time.monotonic()
     with socket.create_connection((host, int(port))) as slow:
@@ -168,7 +168,7 @@ def test_slow_uploads_and_headers_are_given_up(live: LiveServer, http: httpx.Cli
     assert SENTENCE in http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)}).json()["text"]
 
 
-def test_a_thousand_connections(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
+def test_thousand_idle_connections(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
     host, port = live.url.removeprefix("http://").split(":")
 
     def connect(_: int) -> socket.socket:
@@ -184,7 +184,7 @@ def test_a_thousand_connections(live: LiveServer, http: httpx.Client, speech: by
             connection.close()
 
 
-def test_a_thousand_uploads_that_stand_still(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
+def test_thousand_stalled_uploads(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
     host, port = live.url.removeprefix("http://").split(":")
     head = (
         b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"

@@ -1,4 +1,4 @@
-"""The examples of docs/server.md, to the letter but for the port."""
+"""Runs the examples of docs/server.md, with only the port replaced."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 SENTENCE = "ask not what your country can do for you"
 
 
-def test_the_examples_work(live: LiveServer, jfk: Path, tmp_path: Path) -> None:
+def test_doc_examples_run(live: LiveServer, jfk: Path, tmp_path: Path) -> None:
     (tmp_path / "talk.mp3").write_bytes(encode(read_clip(jfk), "mp3", "libmp3lame"))
 
     def example(language: str) -> str:

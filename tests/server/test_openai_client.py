@@ -1,4 +1,4 @@
-"""The official client of OpenAI against a real server: all formats and fields, and what they promise each other."""
+"""OpenAI's Python client against a real server: all formats and fields."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_every_format_granularity_stream_language_prompt(live: LiveServer, jfk: 
             result.result()
 
 
-def test_streamed_text_is_the_whole_text(client: openai.OpenAI, jfk: Path, whole: str) -> None:
+def test_streamed_text_equals_whole_text(client: openai.OpenAI, jfk: Path, whole: str) -> None:
     events = ask(client, jfk, stream=True)
     assert [event.type for event in events[:-1]] == ["transcript.text.delta"] * (len(events) - 1)
     assert events[-1].type == "transcript.text.done"
@@ -136,7 +136,7 @@ def test_translation(client: openai.OpenAI, prompts: Any, whole: str, jfk: Path)
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 @pytest.mark.parametrize("prompt", [None, "A speech."])
-def test_a_translation_in_every_format(client: openai.OpenAI, jfk: Path, prompt: str | None) -> None:
+def test_translation_in_every_format(client: openai.OpenAI, jfk: Path, prompt: str | None) -> None:
     given = {} if prompt is None else {"prompt": prompt}
     whole = ask(client, jfk, "translations", **given).text
     assert SENTENCE in whole
@@ -144,7 +144,7 @@ def test_a_translation_in_every_format(client: openai.OpenAI, jfk: Path, prompt:
         check(ask(client, jfk, "translations", response_format=name, **given), name, (), whole)
 
 
-def test_the_language_is_detected(client: openai.OpenAI, prompts: Any) -> None:
+def test_language_detection(client: openai.OpenAI, prompts: Any) -> None:
     answer = ask(client, prompts("fr", 1)[0], response_format="verbose_json")
     assert answer.language == "french"
 
@@ -158,7 +158,7 @@ def test_models(client: openai.OpenAI) -> None:
     assert missing.value.param == "model"
 
 
-def test_extras(client: openai.OpenAI, live: LiveServer, jfk: Path, whole: str) -> None:
+def test_choral_fields(client: openai.OpenAI, live: LiveServer, jfk: Path, whole: str) -> None:
     for extra in ({"mode": "batched"}, {"vad": True}, {"hotwords": "Americans"}, {"loudness": "rms"}):
         assert SENTENCE in ask(client, jfk, extra_body={**extra, "priority": "batch"}).text
     by_words = ask(client, jfk, response_format="srt", extra_body={"word_timestamps": True})
@@ -175,7 +175,7 @@ def test_extras(client: openai.OpenAI, live: LiveServer, jfk: Path, whole: str) 
     assert SENTENCE in as_json.json()["text"]
 
 
-def test_an_address_instead_of_a_file(live: LiveServer, jfk: Path, whole: str) -> None:
+def test_url_instead_of_file(live: LiveServer, jfk: Path, whole: str) -> None:
     with local_server.serve() as files:
         url = files.add("/jfk.wav", jfk.read_bytes())
         fields = {"model": "tiny", "url": url}
@@ -191,13 +191,13 @@ def test_an_address_instead_of_a_file(live: LiveServer, jfk: Path, whole: str) -
     assert inside.json()["error"]["param"] == "url"
 
 
-def test_temperature_zero_falls_back_and_others_are_taken_as_they_are(client: openai.OpenAI, jfk: Path) -> None:
+def test_temperature_zero_enables_fallback(client: openai.OpenAI, jfk: Path) -> None:
     assert ask(client, jfk, temperature=0.0).text == ask(client, jfk).text
     warm = ask(client, jfk, temperature=0.8, response_format="verbose_json")
     assert {segment.temperature for segment in warm.segments} == {0.8}
 
 
-def test_a_client_that_goes_away_frees_its_places(live: LiveServer, speech_clips: list[Path]) -> None:
+def test_disconnect_frees_engine_slots(live: LiveServer, speech_clips: list[Path]) -> None:
     clips = [Recording.open(path).samples(0, 10**9) for path in speech_clips]
     joined = np.concatenate([*clips, *clips[::-1], *clips])  # several windows: the first gives text, others follow
     long = io.BytesIO()
@@ -222,7 +222,7 @@ def test_a_client_that_goes_away_frees_its_places(live: LiveServer, speech_clips
     assert live.metric("choral_audio_seconds_total") == transcribed_s
 
 
-def test_log_probabilities_of_tokens(client: openai.OpenAI, jfk: Path, whole: str) -> None:
+def test_token_logprobs(client: openai.OpenAI, jfk: Path, whole: str) -> None:
     answer = ask(client, jfk, include=["logprobs"])
     assert answer.text == whole
     assert b"".join(bytes(map(int, own.bytes)) for own in answer.logprobs).decode().strip() == whole

@@ -1,4 +1,4 @@
-"""The official client of OpenAI for Node against a real server: the same matrix, the same texts, its typed errors."""
+"""OpenAI's Node client against a real server: the same matrix, the same texts, typed errors."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_format_granularity_stream_language_prompt(
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the Python client's own, on translations
-def test_a_translation_in_every_format(openai_node: Path, live: LiveServer, client: openai.OpenAI, jfk: Path) -> None:
+def test_translation_in_every_format(openai_node: Path, live: LiveServer, client: openai.OpenAI, jfk: Path) -> None:
     whole = ask(client, jfk, "translations").text
     calls = [Call("translations", str(jfk), fields={"response_format": name}) for name in FORMATS]
     for name, outcome in zip(FORMATS, run(openai_node, live.url, calls), strict=True):

@@ -1,4 +1,4 @@
-"""Made-up requests from the server's own OpenAPI document: none is answered with a 5xx, and every answer conforms."""
+"""Requests generated from the server's OpenAPI document: no 5xx, and every response conforms."""
 
 from __future__ import annotations
 
@@ -116,11 +116,11 @@ def job_id(live: LiveServer, jfk: Path) -> str:
 
 
 @pytest.mark.parametrize(("path", "method", "mode"), CASES)
-def test_some_cases(live: LiveServer, path: str, method: str, mode: GenerationMode) -> None:
+def test_generated_requests(live: LiveServer, path: str, method: str, mode: GenerationMode) -> None:
     run_cases(live, path, method, FEW, mode)
 
 
-def test_some_cases_with_speech(live: LiveServer, jfk: Path) -> None:
+def test_generated_requests_with_speech(live: LiveServer, jfk: Path) -> None:
     speech = encode(read_clip(jfk, 2.0), "flac", "flac")
     statuses = run_cases(live, TRANSCRIPTIONS, "POST", WITH_SPEECH, speech=speech)
     assert statuses
@@ -128,18 +128,18 @@ def test_some_cases_with_speech(live: LiveServer, jfk: Path) -> None:
 
 
 @pytest.mark.parametrize("path", JOB_ROUTES)
-def test_some_cases_with_a_job(live: LiveServer, job_id: str, path: str) -> None:
+def test_generated_requests_for_a_job(live: LiveServer, job_id: str, path: str) -> None:
     statuses = run_cases(live, path, "GET", FEW, job_id=job_id)
     assert 200 in statuses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", JOB_ROUTES)
-def test_thousands_of_cases_with_a_job(live: LiveServer, job_id: str, path: str) -> None:
+def test_many_generated_requests_for_a_job(live: LiveServer, job_id: str, path: str) -> None:
     assert 200 in run_cases(live, path, "GET", MANY, job_id=job_id)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "method", "mode"), CASES)
-def test_thousands_of_cases(live: LiveServer, path: str, method: str, mode: GenerationMode) -> None:
+def test_many_generated_requests(live: LiveServer, path: str, method: str, mode: GenerationMode) -> None:
     run_cases(live, path, method, MANY, mode)

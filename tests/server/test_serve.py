@@ -1,4 +1,4 @@
-"""The command `choral serve`: what it prints, keys and limits, ids, metrics, logs, overload, and how it ends."""
+"""The command `choral serve`: output, keys and limits, request ids, metrics, logs, overload and shutdown."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[LiveSe
         server.stop()
 
 
-def test_the_curl_line_works(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+def test_printed_curl_command_works(guarded: LiveServer, free_key: str, jfk: Path) -> None:
     assert re.match(r"choral serves tiny.en at http://127.0.0.1:\d+\n", guarded.greeting)
     assert "torch on cpu in float32, encoder budget 32,768 frames, 32 slots" in guarded.greeting
     line = guarded.greeting.splitlines()[2].strip().replace("talk.mp3", str(jfk))
@@ -67,7 +67,7 @@ def test_the_curl_line_works(guarded: LiveServer, free_key: str, jfk: Path) -> N
     assert SENTENCE in json.loads(done.stdout)["text"]
 
 
-def test_keys_are_asked_for_and_kept_as_hashes(guarded: LiveServer, free_key: str, keys_file: Path) -> None:
+def test_keys_are_required_and_stored_as_hashes(guarded: LiveServer, free_key: str, keys_file: Path) -> None:
     assert free_key not in keys_file.read_text()
     assert keys_file.stat().st_mode & 0o077 == 0
     with guarded.client("ck-wrong") as client, pytest.raises(openai.AuthenticationError) as refused:
@@ -80,12 +80,12 @@ def test_keys_are_asked_for_and_kept_as_hashes(guarded: LiveServer, free_key: st
         assert client.models.retrieve("tiny.en").id == "tiny.en"
 
 
-def test_the_client_for_node_without_a_key(guarded: LiveServer, openai_node: Path) -> None:
+def test_node_client_without_key(guarded: LiveServer, openai_node: Path) -> None:
     (refused,) = node_client.run(openai_node, guarded.url, [node_client.Call("models.list")], "ck-wrong")
     assert (refused.error.kind, refused.error.code) == ("AuthenticationError", "invalid_api_key")
 
 
-def test_the_bench_of_a_server_that_runs(guarded: LiveServer, free_key: str, jfk: Path, tmp_path: Path) -> None:
+def test_bench_against_running_server(guarded: LiveServer, free_key: str, jfk: Path, tmp_path: Path) -> None:
     (tmp_path / jfk.name).symlink_to(jfk)
     flags = ["--url", guarded.url, "--concurrency", "1", "--requests", "2", "--rounds", "1", "--quiet"]
     done = subprocess.run(
@@ -98,7 +98,7 @@ def test_the_bench_of_a_server_that_runs(guarded: LiveServer, free_key: str, jfk
     assert level["server"]["requests_per_s"] > 0
 
 
-def test_keys_come_and_go_while_the_server_runs(guarded: LiveServer, keys_file: Path, jfk: Path) -> None:
+def test_key_file_changes_take_effect_at_once(guarded: LiveServer, keys_file: Path, jfk: Path) -> None:
     limited = keys("add", "bob", "--file", keys_file, "--requests-per-minute", 2, "--audio-minutes-per-day", 0.1)
     with guarded.client(limited) as client:
         with pytest.raises(openai.RateLimitError) as minutes:
@@ -118,7 +118,7 @@ def test_keys_come_and_go_while_the_server_runs(guarded: LiveServer, keys_file: 
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the client's own, on translations
-def test_an_english_model_says_what_it_cannot_do(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+def test_english_only_model_refuses_other_languages(guarded: LiveServer, free_key: str, jfk: Path) -> None:
     with guarded.client(free_key) as client:
         with pytest.raises(openai.BadRequestError) as translation:
             client.audio.translations.create(file=jfk, model="tiny.en")
@@ -128,7 +128,7 @@ def test_an_english_model_says_what_it_cannot_do(guarded: LiveServer, free_key: 
         assert language.value.param == "language"
 
 
-def test_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -> None:
+def test_request_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -> None:
     key = {"authorization": f"Bearer {free_key}"}
     answer = httpx.get(f"{guarded.url}/v1/models", headers={**key, "x-request-id": "mine-1", "origin": "https://a.b"})
     assert answer.headers["x-request-id"] == "mine-1"
@@ -156,7 +156,7 @@ def test_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -> None:
     assert "GET /v1/models: 200" in next(line["message"] for line in lines if line.get("request") == "mine-1")
 
 
-def test_too_many_are_refused_before_they_are_read(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+def test_overload_is_refused_before_the_body_is_read(guarded: LiveServer, free_key: str, jfk: Path) -> None:
     """Two places: two streams hold them, and a third is answered while its body is still missing."""
     with guarded.client(free_key) as client:
         sound = jfk.read_bytes()
@@ -187,7 +187,7 @@ def test_too_many_are_refused_before_they_are_read(guarded: LiveServer, free_key
     assert "2 requests are already in progress" in refused.json()["error"]["message"]
 
 
-def test_sigterm_lets_requests_finish(tiny_en_pt: Path, jfk: Path) -> None:
+def test_sigterm_drains_requests(tiny_en_pt: Path, jfk: Path) -> None:
     server = LiveServer("--model", "tiny.en", env={"CHORAL_API_KEY": "secret"})
     server.wait_ready()
     with server.client("secret") as client, ThreadPoolExecutor(1) as pool:
@@ -204,7 +204,7 @@ def test_sigterm_lets_requests_finish(tiny_en_pt: Path, jfk: Path) -> None:
         httpx.get(f"{server.url}/health/live")
 
 
-def test_wrong_starts(tmp_path: Path) -> None:
+def test_invalid_command_lines(tmp_path: Path) -> None:
     for flags, text in (
         (["--port", "99999"], "port is 99999"),
         (["--host", "no.such.host.example"], "nothing can listen at no.such.host.example:8000"),

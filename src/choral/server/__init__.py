@@ -1,1 +1,1 @@
-"""The HTTP server: OpenAI's API for audio in front of one engine, and what operators need beside it."""
+"""The HTTP server: OpenAI's audio API, jobs, live audio and a web page in front of one engine."""

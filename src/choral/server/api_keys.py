@@ -1,7 +1,7 @@
-"""API keys: only their SHA-256 is kept, in a JSON file with the limits of each.
+"""API keys: a JSON file stores the SHA-256 of each with its limits.
 
-A key is 256 bits from the system's own source, so a plain hash cannot be searched. Every stored hash is compared, in
-constant time. A file that changes is read again, so keys come and go without a restart.
+A key has 256 random bits, so a plain hash is safe against brute force. Every stored hash is compared in constant time.
+The file is read again when it changes, so keys can be added and removed without a restart.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ _NAME = re.compile(r"[\w.@-]{1,64}")
 class ApiKey:
     name: str
     sha256: str
-    requests_per_minute: int = option(0, "requests that may be sent in a minute; 0: as many as you like")
-    audio_minutes_per_day: float = option(0.0, "minutes of audio in 24 hours; 0: as many as you like")
-    parallel_requests: int = option(0, "requests at the same time; 0: as many as you like")
+    requests_per_minute: int = option(0, "requests per minute; 0: unlimited")
+    audio_minutes_per_day: float = option(0.0, "minutes of audio in 24 hours; 0: unlimited")
+    parallel_requests: int = option(0, "concurrent requests; 0: unlimited")
 
     def __post_init__(self) -> None:
         check_fields(self)
         if not _NAME.fullmatch(self.name):
-            raise UsageError(f"the name {self.name!r} of a key must be 1 to 64 letters, digits or any of . _ @ -")
+            raise UsageError(f"the key name {self.name!r} must be 1 to 64 letters, digits or any of . _ @ -")
         for name in ("requests_per_minute", "audio_minutes_per_day", "parallel_requests"):
             if getattr(self, name) < 0:
                 raise UsageError(f"{name} is {getattr(self, name)!r}; it must be 0 (no limit) or more")
@@ -56,7 +56,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
     try:
         stored = json.loads(path.read_bytes())
         if stored["v"] != VERSION:
-            raise UsageError(f"{path} has version {stored['v']!r} of key files, and this Choral reads {VERSION}")
+            raise UsageError(f"{path} has version {stored['v']!r}; this Choral reads version {VERSION}")
         return tuple(ApiKey(**fields) for fields in stored["keys"])
     except FileNotFoundError as error:
         raise UsageError(
@@ -69,7 +69,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
 
 
 def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
-    """As a whole or not at all, and readable by its owner alone."""
+    """Replace the file atomically; it is readable by its owner alone."""
     stored = {"v": VERSION, "keys": [dataclasses.asdict(key) for key in keys]}
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -81,7 +81,7 @@ def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
 
 
 class ApiKeyStore:
-    """The keys of a file, and one that was given by itself."""
+    """The keys of a file, and a single key given on the command line."""
 
     def __init__(self, path: Path | None = None, given: str | None = None) -> None:
         self._path = path
@@ -97,7 +97,7 @@ class ApiKeyStore:
 
     @property
     def has_limits(self) -> bool:
-        """Whether keys may have any: one that was given by itself has none."""
+        """Whether keys can have limits: the single key has none."""
         return self._path is not None
 
     def all(self) -> tuple[ApiKey, ...]:
@@ -105,12 +105,12 @@ class ApiKeyStore:
         return (*self._given, *self._stored)
 
     def find(self, secret: str) -> ApiKey | None:
-        wanted = hash_secret(secret)
-        matches = [key for key in self.all() if hmac.compare_digest(key.sha256, wanted)]
+        digest = hash_secret(secret)
+        matches = [key for key in self.all() if hmac.compare_digest(key.sha256, digest)]
         return matches[0] if matches else None
 
     def _refresh(self) -> None:
-        """A file that cannot be read leaves the keys as they were: an edit half done must lock nobody out."""
+        """Read a changed file; if it cannot be read, keep the old keys, because it may be half-edited."""
         if self._path is None or (stamp := _stamp(self._path)) in (self._stamp, None):
             return
         try:

@@ -1,4 +1,4 @@
-"""A server of its own for jobs and the page, with what it should answer: the same model in this process."""
+"""A server for the tests of jobs and the page, and the expected transcript from the same model in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs that go to a worker over Redis, from callers with keys of their own who do not see each other's."""
+"""Jobs that run on a worker over Redis, submitted with different keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 import choral
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
-from job_calls import read_events, submit, wait_for
+from job_client import read_events, submit, wait_for
 from live_server import LiveServer
 from support.redis_server import RedisServer
 
@@ -23,7 +23,7 @@ def redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def test_a_worker_does_the_jobs_and_keys_keep_callers_apart(
+def test_worker_runs_jobs_and_keys_separate_owners(
     redis: RedisServer, tiny_en_pt: Path, jfk: Path, jfk_transcript: choral.Transcript, tmp_path: Path
 ) -> None:
     write_keys(tmp_path / "keys", [ApiKey(name=name, sha256=hash_secret(f"ck-{name}")) for name in ("ada", "bob")])

@@ -1,4 +1,4 @@
-"""What a restart must not lose: jobs that wait, jobs that run, and the connection of those who follow them."""
+"""Restarts: waiting and running jobs and event streams survive them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import httpx
 
 import choral
 from choral.server.jobs.job_table import JobTable
-from job_calls import joined, read_events, submit, wait_for
+from job_client import joined, read_events, submit, wait_for
 from live_server import LiveServer
 
 
-def test_kill_9_in_the_middle_loses_nothing(
+def test_kill_9_loses_nothing(
     tiny_en_pt: Path, jfk: Path, speech_clips: list[Path], jfk_transcript: choral.Transcript, tmp_path: Path
 ) -> None:
     flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--job-limit", 3, "--processes", 1, "--at-once", 1)
@@ -50,7 +50,7 @@ def test_kill_9_in_the_middle_loses_nothing(
     assert list((tmp_path / "data" / "audio").iterdir()) == []
 
 
-def test_a_drain_hands_back_what_it_cannot_finish(tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path) -> None:
+def test_drain_requeues_unfinished_jobs(tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path) -> None:
     flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--processes", 1, "--drain-s", 1)
     server = LiveServer(*flags)
     try:

@@ -1,4 +1,4 @@
-"""Jobs over HTTP against a real server: the same text as everywhere, events in order, and nothing left behind."""
+"""Jobs over HTTP against a real server: results, events, deletion and errors."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ import pytest
 
 import choral
 from choral import formats
-from job_calls import LIMIT_S, joined, read_events, submit, wait_for
+from job_client import LIMIT_S, joined, read_events, submit, wait_for
 from support.http_stub import HttpStub
 
 
-def test_a_job_gives_what_transcribe_gives_in_every_format(
+def test_job_result_equals_transcribe_in_every_format(
     http: httpx.Client, jfk: Path, jfk_transcript: choral.Transcript, job_folder: Path
 ) -> None:
     job_id = submit(http, jfk, word_timestamps="true", temperature="0,0.2")
@@ -35,7 +35,7 @@ def test_a_job_gives_what_transcribe_gives_in_every_format(
     assert not (job_folder / "audio" / job_id).exists()
 
 
-def test_events_come_in_order_and_none_is_missed(http: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
+def test_events_are_complete_across_reconnects(http: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
     job_id = submit(http, joined(speech_clips, 1, tmp_path), word_timestamps="true", temperature="0")
     first = read_events(http, job_id, most=5)  # the connection ends in the middle
     rest = read_events(http, job_id, last=first[-1].id)
@@ -60,7 +60,7 @@ def test_events_come_in_order_and_none_is_missed(http: httpx.Client, speech_clip
     assert [event.name for event in read_events(http, job_id, last=len(segments))] == ["end"]
 
 
-def test_by_address_with_a_signed_callback(
+def test_url_job_with_signed_callback(
     http: httpx.Client, http_stub: HttpStub, jfk: Path, jfk_transcript: choral.Transcript
 ) -> None:
     order = {
@@ -81,7 +81,7 @@ def test_by_address_with_a_signed_callback(
     assert http_stub.deliveries[job["id"]] == 1
 
 
-def test_delete_cancels_what_runs_and_forgets_what_has_ended(
+def test_delete_cancels_running_and_deletes_ended_jobs(
     http: httpx.Client, speech_clips: list[Path], tmp_path: Path, job_folder: Path
 ) -> None:
     job_id = submit(http, joined(speech_clips, 20, tmp_path))
@@ -99,7 +99,7 @@ def test_delete_cancels_what_runs_and_forgets_what_has_ended(
     assert http.get(f"/v1/jobs/{job_id}/events").status_code == 404
 
 
-def test_audio_that_is_none_fails_its_job_and_nothing_else(http: httpx.Client, tmp_path: Path) -> None:
+def test_invalid_audio_fails_only_its_job(http: httpx.Client, tmp_path: Path) -> None:
     letter = tmp_path / "letter.mp3"
     letter.write_text("Dear reader, this is no sound at all. " * 100)
     job_id = submit(http, letter)
@@ -136,7 +136,7 @@ def test_audio_that_is_none_fails_its_job_and_nothing_else(http: httpx.Client, t
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip
-def test_a_wrong_order_is_refused_and_names_the_field(
+def test_invalid_job_form_names_the_field(
     http: httpx.Client, body: dict[str, Any], status: int, param: str | None, says: str
 ) -> None:
     before = http.get("/v1/jobs").json()["data"]
@@ -147,7 +147,7 @@ def test_a_wrong_order_is_refused_and_names_the_field(
     assert [job["id"] for job in http.get("/v1/jobs").json()["data"]] == [job["id"] for job in before]
 
 
-def test_other_questions_that_cannot_be_answered(http: httpx.Client) -> None:
+def test_other_invalid_requests(http: httpx.Client) -> None:
     assert http.get("/v1/jobs", params={"limit": 0}).status_code == 400
     assert http.get("/v1/jobs/nothing").status_code == 404
     answer = http.get("/v1/jobs/nothing/events", headers={"Last-Event-ID": "yesterday"})

@@ -1,4 +1,4 @@
-"""The table of jobs by itself: order, crashes, expiry, and one process at a time."""
+"""`JobTable`: order, crashes, expiry, and exclusive access."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def request(job_id: str, priority: Priority = "interactive", **fields: object) -
     return JobRequest(id=job_id, audio=audio, options=TranscribeOptions(), priority=priority, **fields)  # type: ignore[arg-type]
 
 
-def test_interactive_jobs_go_first_unless_it_is_the_turn_of_the_others(tmp_path: Path) -> None:
+def test_interactive_jobs_first_unless_batch_first(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
     for name, priority in (("b1", "batch"), ("i1", "interactive"), ("i2", "interactive"), ("b2", "batch")):
         table.insert(request(name, priority), LIMIT)  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_interactive_jobs_go_first_unless_it_is_the_turn_of_the_others(tmp_path:
     table.close()
 
 
-def test_a_job_that_ends_the_server_again_and_again_is_dead(tmp_path: Path) -> None:
+def test_job_that_crashes_the_server_repeatedly_is_dead(tmp_path: Path) -> None:
     (tmp_path / "audio").mkdir()
     (tmp_path / "audio" / "orphan").write_bytes(b"an upload that was cut off")
     for crash in range(MAX_CRASHES):
@@ -58,7 +58,7 @@ def test_a_job_that_ends_the_server_again_and_again_is_dead(tmp_path: Path) -> N
     table.close()
 
 
-def test_a_failure_that_may_pass_waits_for_its_time(tmp_path: Path) -> None:
+def test_rescheduled_job_waits_until_due(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
     table.insert(request("one"), LIMIT)
     assert table.take(batch_first=False) is not None
@@ -73,7 +73,7 @@ def test_a_failure_that_may_pass_waits_for_its_time(tmp_path: Path) -> None:
     table.close()
 
 
-def test_ended_jobs_are_forgotten_in_time(tmp_path: Path) -> None:
+def test_expired_jobs_are_deleted(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
     record = table.insert(request("old", keep_s=60), LIMIT)
     table.end(dataclasses.replace(record, state="failed", ended_at=time.time() - 61, error="no", error_kind="NotAudio"))
@@ -96,7 +96,7 @@ def _try_to_open(folder: Path, answers: multiprocessing.SimpleQueue[str]) -> Non
         answers.put("opened")
 
 
-def test_a_folder_belongs_to_one_process(tmp_path: Path) -> None:
+def test_folder_belongs_to_one_process(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
     context = multiprocessing.get_context("spawn")
     answers = context.SimpleQueue()

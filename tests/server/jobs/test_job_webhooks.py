@@ -9,7 +9,7 @@ import httpx
 from standardwebhooks import Webhook
 
 import choral
-from job_calls import LIMIT_S, wait_for
+from job_client import LIMIT_S, wait_for
 from webhook_receiver import receive_webhooks
 
 

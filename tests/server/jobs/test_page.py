@@ -1,4 +1,4 @@
-"""The page in a real browser: a file goes in through it, the text comes out, and each word is where it is heard."""
+"""The page in a real browser: upload, playback, editing, recording and accessibility."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def words_of(transcript: choral.Transcript) -> list[str]:
     return [word.text.strip() for word in transcript.words]
 
 
-def test_a_file_is_heard_read_edited_and_taken_along(
+def test_upload_play_edit_download_remove(
     open_page: Callable[..., Page], jfk: Path, jfk_transcript: choral.Transcript
 ) -> None:
     page = open_page(color_scheme="light")
@@ -94,7 +94,7 @@ def test_a_file_is_heard_read_edited_and_taken_along(
     page.get_by_role("button", name="Edit").click()
     page.get_by_role("textbox", name=re.compile("Text from 0:00")).first.fill("And so, my dear fellow Americans")
     page.get_by_role("button", name="Done").click()
-    expect(page.locator("#facts")).to_contain_text("edited by you")
+    expect(page.locator("#facts")).to_contain_text("edited")
     page.reload()
     page.get_by_role("button", name=jfk.name).click()
     expect(page.locator("#text p").first).to_have_text("And so, my dear fellow Americans")
@@ -110,9 +110,7 @@ def test_a_file_is_heard_read_edited_and_taken_along(
     expect(page.locator("#list-empty")).to_be_visible()
 
 
-def test_on_a_phone_in_the_dark_by_keyboard_and_with_bad_audio(
-    open_page: Callable[..., Page], jfk: Path, tmp_path: Path
-) -> None:
+def test_phone_dark_mode_keyboard_and_invalid_audio(open_page: Callable[..., Page], jfk: Path, tmp_path: Path) -> None:
     page = open_page(color_scheme="dark", viewport=PHONE)
     letter = tmp_path / "letter.mp3"
     letter.write_text("no sound at all " * 50)
@@ -150,7 +148,7 @@ def test_recording_continues_without_live_text(open_page: Callable[..., Page]) -
     stop_and_read(page)
 
 
-def test_a_recording_is_thrown_away_when_one_is_sure(open_page: Callable[..., Page]) -> None:
+def test_cancelled_recording_is_discarded_after_confirmation(open_page: Callable[..., Page]) -> None:
     page = open_page()
     answers = iter([False, True])
     page.on("dialog", lambda dialog: dialog.accept() if next(answers) else dialog.dismiss())
@@ -169,7 +167,7 @@ def stop_and_read(page: Page) -> None:
     expect(page.locator("#text")).to_contain_text("And so my fellow American")
 
 
-def test_nothing_may_come_from_elsewhere(http: httpx.Client) -> None:
+def test_page_loads_only_own_files(http: httpx.Client) -> None:
     page = http.get("/")
     assert "default-src 'none'" in page.headers["content-security-policy"]
     assert "unsafe" not in page.headers["content-security-policy"]

@@ -1,1 +1,1 @@
-"""Jobs over HTTP: one interface, kept in SQLite by this process or in Redis for workers."""
+"""Jobs over HTTP, stored in SQLite and run by this process, or sent to workers over Redis."""

@@ -16,8 +16,9 @@ from choral.common.aio import cancel_tasks
 from choral.errors import JobNotFound, JobNotReady, QueueFull
 from choral.jobs.record import JobRecord, transcript_from_json
 from choral.jobs.request import AudioRef, JobRequest
+from choral.jobs.webhook_delivery import WebhookSender
+from choral.remote.ssrf_guard import SsrfGuard
 from choral.server.jobs.async_table import AsyncTable
-from choral.server.jobs.callbacks import CallbackLoop
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob, Snapshot
 from choral.server.jobs.job_table import JobTable
@@ -27,6 +28,7 @@ from choral.server.settings import JobSettings
 from choral.types import Priority, Transcript
 
 INTERACTIVE_PER_BATCH = 4  # a batch job gets its turn after this many interactive ones
+WEBHOOK_BATCH, WEBHOOK_POLL_S = 16, 1.0
 POLL_S = 60.0  # how often expired jobs are deleted if nothing else happens
 
 
@@ -45,8 +47,8 @@ class SqliteJobStore:
         self._runner = LocalRunner(
             self._service, self._table, self._notifier, self._wake, self._billing, self._settings.job_retry_s
         )
-        callbacks = CallbackLoop(self._table, self._service.prep.settings.allowed_hosts, self._secret)
-        self._tasks = [asyncio.create_task(self._dispatch()), asyncio.create_task(callbacks.run())]
+        webhooks = WebhookLoop(self._table, self._service.prep.settings.allowed_hosts, self._secret)
+        self._tasks = [asyncio.create_task(self._dispatch()), asyncio.create_task(webhooks.run())]
 
     async def drain(self, timeout_s: float) -> None:
         await cancel_tasks(self._tasks)
@@ -167,3 +169,26 @@ class SqliteJobStore:
         timeout_s = POLL_S if due_at is None else min(POLL_S, max(0.0, due_at - time.time()))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout_s)
+
+
+class WebhookLoop:
+    """Delivers the webhooks of jobs that have ended; failed deliveries stay due, also across a restart."""
+
+    def __init__(self, table: AsyncTable, allowed_hosts: tuple[str, ...], secret: str) -> None:
+        self._table, self._sender = table, WebhookSender(SsrfGuard(allowed_hosts), secret)
+
+    async def run(self) -> None:
+        """Send due webhooks until cancelled."""
+        while True:
+            due = await self._table.retry_until_written(lambda table: table.due_webhooks(WEBHOOK_BATCH))
+            await asyncio.gather(*(self._send(record) for record in due))
+            if len(due) < WEBHOOK_BATCH:
+                await asyncio.sleep(WEBHOOK_POLL_S)
+
+    async def _send(self, record: JobRecord) -> None:
+        result = await self._table.run(lambda table: table.result(record.id))
+        sent = await self._sender.send(record, None if result is None else result.encode())
+        due_at = time.time() + sent.delay_s if sent.outcome == "pending" else None
+        await self._table.retry_until_written(
+            lambda table: table.record_webhook(record.id, sent.attempts, sent.outcome, due_at)
+        )

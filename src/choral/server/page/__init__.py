@@ -1,1 +1,1 @@
-"""The page at `/`: plain files, and the numbers that it shows of the engine."""
+"""The web page at `/`: static files, and the engine's counters for it."""

@@ -10,7 +10,7 @@ export class ApiError extends Error {
   }
 }
 
-const UNREACHABLE = "The server cannot be reached. Check that it runs, and that this device is online.";
+const UNREACHABLE = "The server cannot be reached. Check that it is running and that this device is online.";
 
 export async function request(path, { method = "GET", headers = {}, signal } = {}) {
   for (;;) {
@@ -30,7 +30,7 @@ function toApiError(status, text) {
   try {
     return new ApiError(JSON.parse(text).error.message, status);
   } catch {
-    return new ApiError(`The server answered with ${status}, and did not say why.`, status);
+    return new ApiError(`The server returned status ${status} without a message.`, status);
   }
 }
 

@@ -9,7 +9,7 @@ import { languageName, Reader } from "./reader.js";
 import { setUpRecorder } from "./recorder.js";
 
 const QUESTIONS = {
-  recording: () => "Stop recording, and throw away what was said?",
+  recording: () => "Stop recording and discard it?",
   succeeded: ({ name }) => `Remove “${name}” and its text from this device and from the server?`,
 };
 
@@ -115,5 +115,5 @@ try {
     job.watch();
   }
 } catch {
-  showNotice("This browser keeps nothing for this page, so the list ends with the tab.");
+  showNotice("This browser does not store data for this page: the list is lost when the tab is closed.");
 }

@@ -34,6 +34,6 @@ function show(now, last, first) {
   find("engine-fill").value = fill;
   find("engine-fill-text").textContent = `${Math.round(100 * fill)} %`;
   find("engine-waiting").textContent = String(now.waiting);
-  find("engine-speed").textContent = speed > 0.05 ? `${speed.toFixed(speed < 10 ? 1 : 0)}×` : "at rest";
+  find("engine-speed").textContent = speed > 0.05 ? `${speed.toFixed(speed < 10 ? 1 : 0)}×` : "idle";
   find("engine-model").textContent = `${now.model.name} on ${now.model.device}`;
 }

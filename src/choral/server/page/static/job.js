@@ -5,7 +5,7 @@ import { announce } from "./dom.js";
 import { deleteJob, saveAudio, saveJob } from "./storage.js";
 
 const ENDED = ["succeeded", "failed", "dead", "cancelled", "gone"];
-const GONE = "The server has forgotten this one: results stay there for some days only.";
+const GONE = "The server has deleted this transcript: results are kept for a few days only.";
 
 export class Job extends EventTarget {
   constructor({ id = null, name, addedAt = Date.now(), edited = null, audio = null }) {

@@ -3,15 +3,15 @@
 import { clock, find, make } from "./dom.js";
 
 const STATE_TEXTS = {
-  unknown: "…", recording: "recording", uploading: "uploading", queued: "waiting for its turn", waiting: "will be tried again",
+  unknown: "…", recording: "recording", uploading: "uploading", queued: "queued", waiting: "waiting for a retry",
   cancelled: "cancelled", gone: "no longer on the server",
 };
 
 export function stateText(job) {
   const { done_s: done, duration_s: total } = job.progress;
-  if (job.isDisconnected) return "connection lost, trying again";
+  if (job.isDisconnected) return "connection lost, retrying";
   if (job.state === "uploading" && job.sentFraction > 0) return `uploading, ${Math.round(100 * job.sentFraction)} %`;
-  if (job.state === "running") return total ? `${clock(done)} of ${clock(total)}` : "getting the audio ready";
+  if (job.state === "running") return total ? `${clock(done)} of ${clock(total)}` : "preparing the audio";
   if (job.state === "succeeded") return total ? clock(total) : "done";
   if (job.state === "failed" || job.state === "dead") return job.error ?? "failed";
   return STATE_TEXTS[job.state] ?? job.state;

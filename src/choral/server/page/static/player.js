@@ -2,8 +2,8 @@
 
 import { clock, find } from "./dom.js";
 
-const CANNOT_PLAY = "This browser cannot play this kind of file; the text works without it.";
-const NOT_KEPT = "The sound of this one is not on this device; the text works without it.";
+const CANNOT_PLAY = "This browser cannot play this type of file; the text still works.";
+const NOT_STORED = "The audio of this transcript is not on this device; the text still works.";
 const FAR_BEYOND_END_S = 1e9;
 
 export class Player {
@@ -36,7 +36,7 @@ export class Player {
     this.show();
   }
 
-  silence(reason = NOT_KEPT) {
+  silence(reason = NOT_STORED) {
     this.load(null);
     find("no-sound").textContent = reason;
     find("no-sound").hidden = false;

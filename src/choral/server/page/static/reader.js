@@ -83,7 +83,7 @@ export class Reader {
     const isChanged = edited.some((segment, i) => segment !== this.job.visibleSegments[i]);
     if (isChanged) await this.job.edit(edited);
     else this.update("whole");
-    announce(isChanged ? "Your changes are kept on this device." : "");
+    announce(isChanged ? "Your changes are saved on this device." : "");
   }
 
   // --- copying and downloading ---
@@ -96,7 +96,7 @@ export class Reader {
       announce("The text was copied.");
       setTimeout(() => { find("copy").textContent = "Copy"; }, 1500);
     } catch {
-      showNotice("The browser did not allow copying: mark the text and copy it by hand, or download it.");
+      showNotice("The browser does not allow copying: select the text and copy it manually, or download it.");
     }
   }
 
@@ -129,8 +129,8 @@ function detailsOf(job) {
   const language = result.language[0].toUpperCase() + result.language.slice(1);
   const elapsed = record.ended_at - record.started_at;
   const parts = [language, clock(result.duration)];
-  if (elapsed > 0) parts.push(`written in ${elapsed < 10 ? elapsed.toFixed(1) : Math.round(elapsed)} s`);
-  if (job.edited) parts.push("edited by you");
+  if (elapsed > 0) parts.push(`transcribed in ${elapsed < 10 ? elapsed.toFixed(1) : Math.round(elapsed)} s`);
+  if (job.edited) parts.push("edited");
   return [...parts, ...(result.warnings ?? [])].join(" · ");
 }
 

@@ -5,10 +5,10 @@ import { startLiveText } from "./realtime.js";
 
 const EXTENSIONS = { "audio/webm": "webm", "audio/mp4": "m4a" }; // the first one that the browser supports
 const REASONS = {
-  NotAllowedError: "The browser was not allowed to use the microphone. Allow it in the address bar, and try again.",
-  NotFoundError: "No microphone was found. Plug one in, or choose a file instead.",
+  NotAllowedError: "Access to the microphone was denied. Allow it in the address bar and try again.",
+  NotFoundError: "No microphone was found. Connect one, or choose a file instead.",
 };
-const NOT_SECURE = "Browsers give the microphone only to pages from https or from this machine itself (localhost).";
+const NOT_SECURE = "Browsers allow the microphone only on https pages and on localhost.";
 
 let stopCurrent = null;
 

@@ -1,4 +1,4 @@
-"""The server's parts by themselves: limits by the clock, text in pieces, and requests that are cancelled."""
+"""`Service.transcribe` and cancellation, text accumulation, and memory housekeeping."""
 
 from __future__ import annotations
 
@@ -15,89 +15,19 @@ from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.common.aio import cancel_tasks
 from choral.common.malloc import frozen_gc
-from choral.errors import AudioEmpty, QueueFull, UsageError
-from choral.server.api_errors import ApiError
-from choral.server.api_keys import ApiKey, ApiKeyStore, hash_secret, new_secret, write_keys
+from choral.errors import AudioEmpty, QueueFull
 from choral.server.listener import trim_memory_periodically
-from choral.server.quota import KeyQuota
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
-from choral.server.usage import DAY_S
 from choral.types import Segment, TranscribeOptions
 
 
-class Clock:
-    now_s = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def test_text_in_pieces_is_the_stripped_whole() -> None:
+def test_text_accumulator_strips_and_joins() -> None:
     accumulator = TextAccumulator()
     pieces = [accumulator.add(text) for text in ("  ", " One ", "  ", "two. ", " Three ")]
     assert pieces == ["", "One", "", "   two.", "  Three"]
     assert "".join(pieces) == accumulator.text == "One   two.  Three"
-
-
-def test_requests_a_minute() -> None:
-    clock = Clock()
-    quota, key = KeyQuota(clock=clock), ApiKey(name="a", sha256="", requests_per_minute=2)
-    for _ in range(2):
-        with quota.request(key):
-            clock.now_s += 10
-    with pytest.raises(ApiError, match=r"2 requests per minute: try again in 40 s") as refused, quota.request(key):
-        pass
-    assert (refused.value.http_status, refused.value.retry_after_s) == (429, 40)
-    clock.now_s += 40
-    with quota.request(key):
-        pass
-
-
-def test_requests_at_the_same_time() -> None:
-    quota, key = KeyQuota(), ApiKey(name="a", sha256="", parallel_requests=1)
-    with quota.request(key), pytest.raises(ApiError, match="1 concurrent requests"), quota.request(key):
-        pass
-    with quota.request(key):
-        pass
-
-
-def test_minutes_of_audio_a_day() -> None:
-    clock = Clock()
-    quota, key = KeyQuota(wall_clock=clock), ApiKey(name="a", sha256="", audio_minutes_per_day=1)
-    with quota.request(key):
-        quota.charge(key, 50)
-        with pytest.raises(ApiError, match=r"has used 0.8; this audio is 0.5 more"):
-            quota.charge(key, 30)
-        quota.charge(key, 10)
-    with pytest.raises(ApiError, match=r"has used 1\.0") as refused, quota.request(key):
-        pass
-    assert refused.value.retry_after_s == DAY_S
-    clock.now_s += DAY_S
-    with quota.request(key):
-        quota.charge(key, 60)
-
-
-def test_keys(tmp_path: Path) -> None:
-    path, secret = tmp_path / "keys.json", new_secret()
-    write_keys(path, [ApiKey(name="a", sha256=hash_secret(secret), requests_per_minute=3)])
-    ring = ApiKeyStore(path, "given")
-    found = ring.find(secret)
-    assert found is not None
-    assert (found.name, found.requests_per_minute) == ("a", 3)
-    assert ring.find("given") is not None
-    assert ring.find(secret + " ") is None
-    path.write_text("{")  # an edit half done locks nobody out
-    assert ring.find(secret) is not None
-    write_keys(path, [])
-    assert ring.find(secret) is None
-    assert not ApiKeyStore().is_required
-    path.write_text('{"v": 2, "keys": []}')
-    with pytest.raises(UsageError, match="version 2"):
-        ApiKeyStore(path)
-    with pytest.raises(UsageError, match="1 to 64 letters"):
-        ApiKey(name="a b", sha256="")
 
 
 def test_frozen_gc_excludes_loaded_objects() -> None:

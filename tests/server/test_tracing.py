@@ -1,4 +1,4 @@
-"""Traces as a collector gets them, from a real server that is told of one."""
+"""Traces of a real server, as a collector receives them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def call(server: LiveServer, clip: Path, trace_id: str, **fields: str) -> httpx.
         return httpx.post(f"{server.url}{ROUTE}", files={"file": file}, data=form, headers=headers, timeout=60)
 
 
-def test_a_request_and_its_parts_belong_to_the_trace_of_the_caller(tiny_en_pt: Path, jfk: Path) -> None:
+def test_spans_join_the_callers_trace(tiny_en_pt: Path, jfk: Path) -> None:
     with Collector() as collector:
         server = LiveServer(
             "--model", tiny_en_pt, "--threads", 1, "--processes", 1, "--otel", "--log-format", "json",
@@ -85,7 +85,7 @@ def check_bad(collector: Collector, server: LiveServer) -> None:
     assert facts(prep) == {"error.type": "NotAudio"}
 
 
-def test_a_missing_package_is_named_before_anything_is_loaded() -> None:
+def test_missing_otel_package_is_reported_before_loading() -> None:
     code = (
         "import sys; sys.modules['opentelemetry.sdk.trace'] = None; "
         "from choral.cli.main import main; sys.exit(main(['serve', '--otel', '--port', '0', '--model', 'no-such']))"

@@ -1,4 +1,4 @@
-"""What becomes of the files of a form: closed whatever happens to the request, also where it is cancelled twice."""
+"""The upload reader closes its files whatever happens to the request."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def until_closed(file: IO[bytes]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_files_are_closed_though_the_end_is_cancelled_too() -> None:
+def test_files_are_closed_when_cancelled_during_cleanup() -> None:
     async def check() -> None:
         files: list[IO[bytes]] = []
 
@@ -58,7 +58,7 @@ def test_files_are_closed_though_the_end_is_cancelled_too() -> None:
     asyncio.run(check())
 
 
-def test_an_upload_that_is_cut_off_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_truncated_upload_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> None:
     import tempfile
 
     made: list[IO[bytes]] = []

@@ -1,4 +1,4 @@
-"""What tests do with jobs over HTTP: submit, wait, and read events as a client would."""
+"""Helpers for jobs over HTTP: submit, wait, and read events."""
 
 from __future__ import annotations
 

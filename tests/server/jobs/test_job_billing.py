@@ -1,4 +1,4 @@
-"""Minutes of audio that a key has sent: a restart forgives nothing, and jobs that workers do count too."""
+"""Audio usage of keys: it survives restarts and includes jobs that workers run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
-from job_calls import submit, wait_for
+from job_client import submit, wait_for
 from live_server import LiveServer
 from support.redis_server import RedisServer
 
@@ -38,7 +38,7 @@ def transcribe(http: httpx.Client, clip: Path) -> httpx.Response:
         return http.post(ROUTE, files={"file": file}, data={"model": "whisper-1"})
 
 
-def test_minutes_survive_restarts(keys_file: Path, tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+def test_usage_survives_restarts(keys_file: Path, tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
     flags = (
         "--model", tiny_en_pt, "--threads", 1, "--processes", 1, "--data", tmp_path / "data",
         "--api-keys-file", keys_file,
@@ -72,7 +72,7 @@ def redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
         yield server
 
 
-def test_jobs_of_workers_are_charged_also_by_the_next_server(
+def test_worker_jobs_are_charged_by_the_next_server(
     redis: RedisServer, keys_file: Path, tiny_en_pt: Path, jfk: Path, tmp_path: Path
 ) -> None:
     """They wait while there is no worker; the server that took them is gone when one comes."""

@@ -1,4 +1,4 @@
-"""What Prometheus is told: its own checker reads it, and every number that is asked for is one that is really there."""
+"""Prometheus configuration, alerts and dashboard: checked by promtool and against real metrics."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def names(expression: str) -> set[str]:
     return set(re.findall(r"\bchoral_\w+|\bup\b", re.sub(r'"[^"]*"', '""', expression)))
 
 
-def test_promtool_takes_settings_and_rules(promtool_program: Path, tmp_path: Path) -> None:
+def test_promtool_accepts_config_and_rules(promtool_program: Path, tmp_path: Path) -> None:
     for file in (DEPLOY / "prometheus.yml", DEPLOY / "alerts.yml", Path(__file__).with_name("alerts_test.yml")):
         shutil.copy(file, tmp_path)
     for command in (
@@ -55,14 +55,14 @@ def test_promtool_takes_settings_and_rules(promtool_program: Path, tmp_path: Pat
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_tried() -> None:
+def test_every_alert_has_a_test() -> None:
     rules = yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"][0]["rules"]
     tried = yaml.safe_load(Path(__file__).with_name("alerts_test.yml").read_text())["tests"]
     raised = {case["alertname"] for each in tried for case in each["alert_rule_test"] if case["exp_alerts"]}
     assert raised == {rule["alert"] for rule in rules}
 
 
-def test_panels_do_not_lie_on_each_other_and_find_their_source() -> None:
+def test_dashboard_panels_do_not_overlap() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     places = [panel["gridPos"] for panel in dashboard["panels"]]
     cells = [
@@ -127,7 +127,7 @@ def health_check(command: list[str], from_port: int, to_port: int) -> int:
     return subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode
 
 
-def test_every_number_is_there_and_the_health_checks_work(server: LiveServer, worker_port: int) -> None:
+def test_dashboard_metrics_exist_and_health_checks_work(server: LiveServer, worker_port: int) -> None:
     of_server = json.loads(re.search(r"^\s+CMD (\[.*\])$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[1])  # type: ignore[index]
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     of_worker = compose["services"]["worker"]["healthcheck"]["test"][1:]

@@ -1,0 +1,77 @@
+"""Forms as pydantic models: what they accept, how they refuse, and what the OpenAPI schema says about it."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+
+import pytest
+
+from choral.audio.prep.inputs import OpenFile
+from choral.server.api_errors import ApiError
+from choral.server.forms import form_schema, validate_json
+from choral.server.jobs.job_form import JobForm, request_body
+from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
+from choral.server.upload import Form
+from choral.types import TEMPERATURES, TranscribeOptions
+
+
+def read(*fields: tuple[str, str]) -> SpeechRequest:
+    files = (("file", OpenFile("a.wav", io.BytesIO())),)
+    return read_speech_request(Form((("model", "tiny"), *fields), files), "transcribe")
+
+
+def refusal(*fields: tuple[str, str]) -> ApiError:
+    with pytest.raises(ApiError) as refused:
+        read(*fields)
+    return refused.value
+
+
+def test_chunking_strategy_is_read_in_all_three_forms() -> None:
+    auto = read(("chunking_strategy", "auto")).options
+    assert (auto.mode, auto.vad, auto.vad_threshold) == ("batched", True, 0.5)
+    as_json = read(("chunking_strategy", '{"type": "server_vad", "silence_duration_ms": 250}')).options
+    assert as_json.vad_min_silence == 0.25
+    as_fields = read(("chunking_strategy[type]", "server_vad"), ("chunking_strategy[threshold]", "0.3")).options
+    assert as_fields.vad_threshold == 0.3
+    twice = refusal(("chunking_strategy", "auto"), ("chunking_strategy[type]", "server_vad"))
+    assert (twice.param, "twice" in str(twice)) == ("chunking_strategy", True)
+    a_flag = refusal(("chunking_strategy", '{"type": "server_vad", "threshold": true}'))
+    assert "`chunking_strategy.threshold` is 'True'" in str(a_flag)
+
+
+def test_options_follow_openai() -> None:
+    options = read(("temperature", "0"), ("language", "German"), ("prompt", "")).options
+    assert (options.temperature, options.language, options.initial_prompt) == (TEMPERATURES, "de", None)
+    assert read(("temperature", "0.5")).options.temperature == 0.5
+    words = read(("response_format", "verbose_json"), ("timestamp_granularities[]", "word"))
+    assert words.options.word_timestamps
+
+
+@pytest.mark.parametrize("name", ["beam_size", "mode[]", "stream[x]", "Model"])
+def test_unknown_fields_are_named(name: str) -> None:
+    error = refusal((name, "1"))
+    assert (error.param, error.code) == (name, "unknown_parameter")
+
+
+def test_job_form_has_every_option_with_its_range() -> None:
+    schema = JobForm.model_json_schema()["properties"]
+    assert set(schema) == {
+        "url",
+        "priority",
+        "callback",
+        *(field.name for field in dataclasses.fields(TranscribeOptions)),
+    }
+    assert (schema["beam_size"]["minimum"], schema["beam_size"]["maximum"]) == (1, 64)
+    content = request_body()["requestBody"]["content"]
+    assert "file" in content["multipart/form-data"]["schema"]["properties"]
+    assert form_schema(SpeechForm)["required"] == ["model"]
+
+
+def test_json_values_must_have_their_types() -> None:
+    form = validate_json(JobForm, '{"url": "https://example.org/a", "temperature": [0, 0.2], "max_tokens": null}')
+    assert form.model_dump(exclude_unset=True)["temperature"] == (0.0, 0.2)
+    for field in ('"beam_size": "2"', '"vad": 1', '"temperature": [11]', '"clip_timestamps": "0,1"', '"patience": NaN'):
+        with pytest.raises(ApiError) as refused:
+            validate_json(JobForm, f'{{"url": "https://example.org/a", {field}}}')
+        assert refused.value.param == field.split('"')[1]
