@@ -6,8 +6,8 @@ import dataclasses
 import io
 
 import pytest
-from choral.audio.prep.inputs import OpenFile
 
+from choral.audio.prep.input_sources import OpenFile
 from choral.server.api_errors import ApiError
 from choral.server.forms import form_schema, validate_json
 from choral.server.jobs.job_form import JobForm, request_body
