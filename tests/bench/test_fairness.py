@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from choral.bench.random_model import dims_of, random_engine
+from choral.bench.random_model import SHAPES, random_engine
 from choral.bench.workload import synthetic_workload
 from choral.config import EngineSettings
 from choral.errors import UsageError
@@ -33,7 +33,7 @@ def test_the_bound_is_two_and_a_half_times_idle_and_one_step() -> None:
 def bench() -> Iterator[FairnessBench]:
     """One layer with random weights, and a few tokens per window."""
     settings = EngineSettings(threads=1, device="cpu")
-    engine, dims = random_engine("nano", settings), dims_of("nano")
+    engine, dims = random_engine("nano", settings), SHAPES["nano"]
     transcriber = Transcriber(engine, Tokenizer.for_checkpoint(dims), dims)
     yield FairnessBench(engine, transcriber, synthetic_workload(), max_tokens=4)
     engine.close()

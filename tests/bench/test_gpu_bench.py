@@ -20,7 +20,7 @@ from choral.bench.gpu_limits import (
 )
 from choral.bench.gpu_load import CallersResult, GpuLoadGenerator, GpuLoadResult
 from choral.bench.gpu_quality import Quality
-from choral.bench.random_model import dims_of, random_checkpoint
+from choral.bench.random_model import SHAPES, random_checkpoint
 from choral.cli import bench_gpu
 from choral.cli.bench_gpu import GpuResult
 from choral.cli.main import main
@@ -82,7 +82,7 @@ def test_check_windows_compares_two_devices(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_shapes_of_large_models() -> None:
-    large, turbo = dims_of("large-v3"), dims_of("large-v3-turbo")
+    large, turbo = SHAPES["large-v3"], SHAPES["large-v3-turbo"]
     assert (large.n_audio_layer, large.n_text_layer, large.n_audio_state, large.n_mels) == (32, 32, 1280, 128)
     assert replace(large, n_text_layer=4) == turbo
 
@@ -112,7 +112,7 @@ def test_tables() -> None:
 
 def test_limits_of_encoder_and_decoder_step() -> None:
     """Of large-v3, computed by hand: 3.4 ms to encode, 58 µs to read the keys and values of a row."""
-    dims, limits = dims_of("large-v3"), HardwareLimits(4.25, 780.0, 380.0)
+    dims, limits = SHAPES["large-v3"], HardwareLimits(4.25, 780.0, 380.0)
     assert encoder_limit_ms(dims, limits) == pytest.approx(3.4, abs=0.1)
     one, many = (step_limit_ms(dims, limits, n_rows, 0, 2) for n_rows in (1, 257))
     assert (many - one) / 256 == pytest.approx(0.0578, abs=0.0002)
@@ -132,7 +132,7 @@ def test_kernel_kinds() -> None:
 @pytest.mark.parametrize("names", ["", "large", "large-v3,,x"])
 def test_unknown_names_are_rejected(names: str) -> None:
     with pytest.raises(UsageError, match="it takes large-v3"):
-        bench_gpu.read_names(names, bench_gpu.SHAPES, "--shapes")
+        bench_gpu.read_names(names, bench_gpu.LARGE_SHAPES, "--shapes")
 
 
 def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:

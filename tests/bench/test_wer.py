@@ -108,7 +108,7 @@ def test_a_manifest(tmp_path: Path) -> None:
         ("{", UsageError, "manifest.jsonl line 1 is not JSON"),
         ('{"file": "a.wav"}', UsageError, 'line 1 must be an object with "file" and "text"'),
         ("[]", UsageError, "must be an object"),
-        ('{"file": "no.wav", "text": ""}', AudioNotFound, "line 1 names no.wav, which is not there"),
+        ('{"file": "no.wav", "text": ""}', AudioNotFound, "line 1 names no.wav, which does not exist"),
         ("", AudioNotFound, "has no transcripts"),
     ],
 )

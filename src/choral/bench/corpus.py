@@ -1,12 +1,13 @@
-"""A folder of speech with its texts, in any of three layouts.
+"""A folder of speech with transcripts, in one of three layouts.
 
-- `manifest.jsonl`: a JSON object a line with `file` (relative to the folder), `text`, and maybe `language`;
-- LibriSpeech: `*.trans.txt` files with an utterance id and its text a line, the audio beside them;
+- `manifest.jsonl`: one JSON object per line with `file` (relative to the folder), `text`, and optionally `language`;
+- LibriSpeech: `*.trans.txt` files with an utterance id and its text on each line, the audio beside them;
 - pairs: audio files with a `.txt` of the same name beside them.
 """
 
 from __future__ import annotations
 
+import glob
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 from choral.errors import AudioDenied, AudioNotFound, UsageError
 
 MANIFEST = "manifest.jsonl"
-LIBRISPEECH_ENDING = ".trans.txt"
+LIBRISPEECH_SUFFIX = ".trans.txt"
 
 
 @dataclass(frozen=True)
@@ -23,11 +24,11 @@ class LabelledClip:
     name: str  # its path below the folder
     path: Path
     text: str
-    language: str | None  # None: not known
+    language: str | None  # None: unknown
 
 
 def read_corpus(folder: Path) -> tuple[LabelledClip, ...]:
-    """Every clip with a text, in order of the manifest or of the names."""
+    """Every clip with a transcript, in order of the manifest or of the names."""
     if not folder.is_dir():
         raise AudioNotFound(f"there is no folder {folder}")
     if (folder / MANIFEST).is_file():
@@ -36,7 +37,7 @@ def read_corpus(folder: Path) -> tuple[LabelledClip, ...]:
         clips = tuple(sorted(_from_texts(folder), key=lambda clip: clip.name))
     if not clips:
         raise AudioNotFound(
-            f"{folder} has no transcripts: it needs a {MANIFEST}, LibriSpeech's *{LIBRISPEECH_ENDING}, "
+            f"{folder} has no transcripts: it needs a {MANIFEST}, LibriSpeech's *{LIBRISPEECH_SUFFIX}, "
             "or a .txt beside each audio file"
         )
     return clips
@@ -60,13 +61,13 @@ def _manifest_clip(folder: Path, where: str, line: str) -> LabelledClip:
         raise UsageError(f'{where}: "language" must be a code such as "en"')
     path = folder / entry["file"]
     if not path.is_file():
-        raise AudioNotFound(f"{where} names {entry['file']}, which is not there")
+        raise AudioNotFound(f"{where} names {entry['file']}, which does not exist")
     return LabelledClip(entry["file"], path, entry["text"], language)
 
 
 def _from_texts(folder: Path) -> Iterator[LabelledClip]:
     for path in folder.rglob("*.txt"):
-        if path.name.endswith(LIBRISPEECH_ENDING):
+        if path.name.endswith(LIBRISPEECH_SUFFIX):
             yield from _librispeech_clips(folder, path)
         else:
             audio = _audio_beside(path.with_suffix(""))
@@ -86,16 +87,10 @@ def _librispeech_clips(folder: Path, transcripts: Path) -> Iterator[LabelledClip
 
 
 def _audio_beside(stem: Path) -> Path | None:
-    """The audio with this name and any ending but that of a text."""
+    """The file with this name and a suffix that is not one of text."""
     texts = {".txt", ".json", ".srt", ".vtt", ".tsv"}
-    candidates = sorted(stem.parent.glob(_escaped(stem.name) + ".*"))
+    candidates = sorted(stem.parent.glob(glob.escape(stem.name) + ".*"))
     return next((path for path in candidates if path.stem == stem.name and path.suffix not in texts), None)
-
-
-def _escaped(name: str) -> str:
-    import glob
-
-    return glob.escape(name)
 
 
 def _read(path: Path) -> str:

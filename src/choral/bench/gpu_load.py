@@ -14,7 +14,7 @@ from statistics import median
 import numpy as np
 
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
-from choral.bench.random_model import dims_of
+from choral.bench.random_model import SHAPES
 from choral.engine.engine import Engine
 from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import InProgress, Pending
@@ -139,7 +139,7 @@ def transformers_windows_per_s(shape: str, device: str) -> float:
 
     from choral.bench.peer_transformers import config_settings
 
-    dims = dims_of(shape)
+    dims = SHAPES[shape]
     with torch.device(device):
         model: torch.nn.Module = WhisperForConditionalGeneration(WhisperConfig(**config_settings(dims)))
     model.to(torch.bfloat16).eval()

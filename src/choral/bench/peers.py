@@ -84,8 +84,17 @@ class ChoralPeer:
 class OpenaiWhisper:
     """Not for several threads: its decoder keeps state in the model."""
 
-    def __init__(self, config: PeerConfig, model: Any) -> None:
-        self._config, self._model = config, model
+    def __init__(self, config: PeerConfig) -> None:
+        import torch
+        from whisper.model import ModelDimensions, Whisper
+
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        checkpoint = open_checkpoint(Path(config.model))
+        model = Whisper(ModelDimensions(**dataclasses.asdict(checkpoint.dims)))
+        tensors = {name: np.array(tensor, dtype=np.float32) for name, tensor in checkpoint.tensors.items()}
+        model.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
+        self._config, self._model = config, model.to(config.device).eval()
 
     def transcribe(self, samples: Samples, language: str | None) -> Recognized:
         config = self._config
@@ -105,9 +114,20 @@ class OpenaiWhisper:
 class FasterWhisper:
     """Its model, or with a batch size its pipeline that cuts a file into batches."""
 
-    def __init__(self, config: PeerConfig, model: Any) -> None:
-        from faster_whisper import BatchedInferencePipeline
+    def __init__(self, config: PeerConfig) -> None:
+        from faster_whisper import BatchedInferencePipeline, WhisperModel
 
+        kind, _, index = config.device.partition(":")
+        with tempfile.TemporaryDirectory() as folder:
+            write_faster_whisper_folder(Path(folder), open_checkpoint(Path(config.model)))
+            model = WhisperModel(
+                folder,
+                device=kind,
+                device_index=int(index or 0),
+                compute_type=config.compute_type,
+                cpu_threads=max(1, config.threads // config.n_workers) if config.threads else 0,
+                num_workers=config.n_workers,
+            )
         self._is_multilingual = model.model.is_multilingual
         self._transcriber = BatchedInferencePipeline(model) if config.batch_size else model
         self._settings: dict[str, Any] = {
@@ -126,13 +146,44 @@ class FasterWhisper:
         return Recognized("".join(segment.text for segment in segments), info.language)
 
 
+def write_faster_whisper_folder(folder: Path, checkpoint: Checkpoint) -> None:
+    """Links to the model, and the files that the library would otherwise download or guess wrong."""
+    from choral.bench.peer_transformers import make_tokenizer
+
+    for path in ctranslate2_folder(checkpoint).iterdir():
+        if path.is_file():
+            (folder / path.name).symlink_to(path.resolve())
+    if not (folder / "tokenizer.json").exists():
+        (folder / "tokenizer.json").write_text(make_tokenizer(checkpoint).to_str(), encoding="utf-8")
+    if not (folder / "preprocessor_config.json").exists():
+        (folder / "preprocessor_config.json").write_text(json.dumps({"feature_size": checkpoint.dims.n_mels}))
+
+
 class WhisperCpp:
-    def __init__(self, model: Any) -> None:
-        self._model = model
+    def __init__(self, config: PeerConfig) -> None:
+        package: Any = importlib.import_module("pywhispercpp.model")
+        path = Path(config.model)
+        self._model = package.Model(
+            str(next(path.glob("ggml-*.bin")) if path.is_dir() else path),
+            n_threads=config.threads,
+            temperature=0.0,
+            temperature_inc=0.0,
+            no_context=True,
+            no_timestamps=not config.timestamps,
+            print_progress=False,
+            print_realtime=False,
+            greedy={"best_of": 1},
+        )
 
     def transcribe(self, samples: Samples, language: str | None) -> Recognized:
         segments = self._model.transcribe(samples, language=language or "auto")
         return Recognized(" ".join(segment.text for segment in segments), language or "en")
+
+
+def open_transformers(config: PeerConfig) -> BatchPeer:
+    from choral.bench.peer_transformers import TransformersPeer
+
+    return TransformersPeer(config)
 
 
 def open_choral(config: PeerConfig) -> ChoralPeer:
@@ -151,78 +202,12 @@ def open_choral(config: PeerConfig) -> ChoralPeer:
     return ChoralPeer(load(config.model, settings=settings), options)
 
 
-def open_openai_whisper(config: PeerConfig) -> OpenaiWhisper:
-    import torch
-    from whisper.model import ModelDimensions, Whisper
-
-    if config.threads:
-        torch.set_num_threads(config.threads)
-    checkpoint = open_checkpoint(Path(config.model))
-    model = Whisper(ModelDimensions(**dataclasses.asdict(checkpoint.dims)))
-    tensors = {name: np.array(tensor, dtype=np.float32) for name, tensor in checkpoint.tensors.items()}
-    model.load_state_dict({name: torch.from_numpy(tensor) for name, tensor in tensors.items()})
-    return OpenaiWhisper(config, model.to(config.device).eval())
-
-
-def open_faster_whisper(config: PeerConfig) -> FasterWhisper:
-    from faster_whisper import WhisperModel
-
-    kind, _, index = config.device.partition(":")
-    with tempfile.TemporaryDirectory() as folder:
-        write_faster_whisper_folder(Path(folder), open_checkpoint(Path(config.model)))
-        model = WhisperModel(
-            folder,
-            device=kind,
-            device_index=int(index or 0),
-            compute_type=config.compute_type,
-            cpu_threads=max(1, config.threads // config.n_workers) if config.threads else 0,
-            num_workers=config.n_workers,
-        )
-    return FasterWhisper(config, model)
-
-
-def write_faster_whisper_folder(folder: Path, checkpoint: Checkpoint) -> None:
-    """Links to the model, and the files that the library would otherwise download or guess wrong."""
-    from choral.bench.peer_transformers import make_tokenizer
-
-    for path in ctranslate2_folder(checkpoint).iterdir():
-        if path.is_file():
-            (folder / path.name).symlink_to(path.resolve())
-    if not (folder / "tokenizer.json").exists():
-        (folder / "tokenizer.json").write_text(make_tokenizer(checkpoint).to_str(), encoding="utf-8")
-    if not (folder / "preprocessor_config.json").exists():
-        (folder / "preprocessor_config.json").write_text(json.dumps({"feature_size": checkpoint.dims.n_mels}))
-
-
-def open_transformers(config: PeerConfig) -> BatchPeer:
-    from choral.bench.peer_transformers import TransformersPeer
-
-    return TransformersPeer(config)
-
-
-def open_whisper_cpp(config: PeerConfig) -> WhisperCpp:
-    package: Any = importlib.import_module("pywhispercpp.model")
-    path = Path(config.model)
-    model = package.Model(
-        str(next(path.glob("ggml-*.bin")) if path.is_dir() else path),
-        n_threads=config.threads,
-        temperature=0.0,
-        temperature_inc=0.0,
-        no_context=True,
-        no_timestamps=not config.timestamps,
-        print_progress=False,
-        print_realtime=False,
-        greedy={"best_of": 1},
-    )
-    return WhisperCpp(model)
-
-
 LIBRARIES: dict[str, tuple[str, Callable[[PeerConfig], Peer]]] = {  # package to install: package to import, opener
     "choral": ("choral", open_choral),
-    "openai-whisper": ("whisper", open_openai_whisper),
-    "faster-whisper": ("faster_whisper", open_faster_whisper),
+    "openai-whisper": ("whisper", OpenaiWhisper),
+    "faster-whisper": ("faster_whisper", FasterWhisper),
     "transformers": ("transformers", open_transformers),
-    "pywhispercpp": ("pywhispercpp", open_whisper_cpp),
+    "pywhispercpp": ("pywhispercpp", WhisperCpp),
 }
 
 

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -26,23 +25,30 @@ STD = 0.02
 BLOCK = 1_000_003  # random numbers that all tensors share, each from another offset
 
 
-@dataclass(frozen=True)
-class Shape:
-    width: int
-    n_heads: int
-    n_encoder_layers: int
-    n_decoder_layers: int
-    n_mels: int = 80
-    n_vocab: int = 51_864
+def _dims(
+    width: int, n_heads: int, n_encoder_layers: int, n_decoder_layers: int, n_mels: int = 80, n_vocab: int = 51_864
+) -> ModelDims:
+    return ModelDims(
+        n_mels=n_mels,
+        n_audio_ctx=WINDOW_FRAMES,
+        n_audio_state=width,
+        n_audio_head=n_heads,
+        n_audio_layer=n_encoder_layers,
+        n_vocab=n_vocab,
+        n_text_ctx=N_TEXT_CTX,
+        n_text_state=width,
+        n_text_head=n_heads,
+        n_text_layer=n_decoder_layers,
+    )
 
 
 SHAPES = {
-    "nano": Shape(64, 1, 1, 1),
-    "tiny": Shape(384, 6, 4, 4),
-    "base": Shape(512, 8, 6, 6),
-    "small": Shape(768, 12, 12, 12),
-    "large-v3-turbo": Shape(1280, 20, 32, 4, n_mels=128, n_vocab=51_866),
-    "large-v3": Shape(1280, 20, 32, 32, n_mels=128, n_vocab=51_866),
+    "nano": _dims(64, 1, 1, 1),
+    "tiny": _dims(384, 6, 4, 4),
+    "base": _dims(512, 8, 6, 6),
+    "small": _dims(768, 12, 12, 12),
+    "large-v3-turbo": _dims(1280, 20, 32, 4, n_mels=128, n_vocab=51_866),
+    "large-v3": _dims(1280, 20, 32, 32, n_mels=128, n_vocab=51_866),
 }
 
 
@@ -74,7 +80,7 @@ def random_block() -> Array:
 
 
 def random_checkpoint(shape: str) -> Checkpoint:
-    dims = dims_of(shape)
+    dims = SHAPES[shape]
     return Checkpoint(
         dims=dims,
         tensors=RandomTensors(dims),
@@ -89,19 +95,3 @@ def random_engine(shape: str, settings: EngineSettings) -> Engine:
         raise UsageError("random weights run only on the torch engine: use --engine torch")
     checkpoint = random_checkpoint(shape)
     return torch_engine(checkpoint, Tokenizer.for_checkpoint(checkpoint.dims), settings)
-
-
-def dims_of(name: str) -> ModelDims:
-    shape = SHAPES[name]
-    return ModelDims(
-        n_mels=shape.n_mels,
-        n_audio_ctx=WINDOW_FRAMES,
-        n_audio_state=shape.width,
-        n_audio_head=shape.n_heads,
-        n_audio_layer=shape.n_encoder_layers,
-        n_vocab=shape.n_vocab,
-        n_text_ctx=N_TEXT_CTX,
-        n_text_state=shape.width,
-        n_text_head=shape.n_heads,
-        n_text_layer=shape.n_decoder_layers,
-    )

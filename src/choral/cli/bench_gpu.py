@@ -32,7 +32,7 @@ The loads: one window on an idle engine (100 tokens); short requests (10 s of au
 With a FOLDER of speech and transcripts, as for `choral bench wer`, a real model also shows what lower
 precision costs in accuracy.
 """
-SHAPES, COMPUTE_TYPES = ("large-v3", "large-v3-turbo"), ("bfloat16", "fp8")
+LARGE_SHAPES, COMPUTE_TYPES = ("large-v3", "large-v3-turbo"), ("bfloat16", "fp8")
 STEP_ROWS, STEP_TOKENS = (1, 64, 256), 50
 
 
@@ -61,7 +61,10 @@ def add_gpu(actions: argparse._SubParsersAction[Any]) -> None:
     gpu.add_argument("--model", default="tiny.en", metavar="NAME", help=describe("for FOLDER", "tiny.en"))
     gpu.add_argument("--device", default="cuda", metavar="DEVICE", help=describe("cuda or cuda:N", "cuda"))
     gpu.add_argument(
-        "--shapes", metavar="NAME,…", default=",".join(SHAPES), help=f"of {', '.join(SHAPES)} (default: both)"
+        "--shapes",
+        metavar="NAME,…",
+        default=",".join(LARGE_SHAPES),
+        help=f"of {', '.join(LARGE_SHAPES)} (default: both)",
     )
     gpu.add_argument(
         "--compute-types",
@@ -73,7 +76,7 @@ def add_gpu(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    shapes = read_names(arguments.shapes, SHAPES, "--shapes")
+    shapes = read_names(arguments.shapes, LARGE_SHAPES, "--shapes")
     compute_types = read_names(arguments.compute_types, ("float16", *COMPUTE_TYPES), "--compute-types")
     device = arguments.device
     require_gpu(device)
@@ -114,11 +117,11 @@ def require_gpu(device: str) -> None:
     if importlib.util.find_spec("torch") is None:
         raise UsageError("this needs PyTorch: pip install 'choral[torch]'")
 
-    from choral.bench.random_model import dims_of
+    from choral.bench.random_model import SHAPES
     from choral.engine.torch_device import has_gpu_path, pick_device
 
     pick_device(device)
-    if not has_gpu_path(device, dims_of("tiny")):
+    if not has_gpu_path(device, SHAPES["tiny"]):
         raise UsageError("this measures a GPU, and needs one that torch sees, and Triton: `choral doctor` says more")
 
 
