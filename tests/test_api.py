@@ -137,7 +137,7 @@ def test_detect_language(multilingual: choral.Model, jfk: Path) -> None:
 
 
 def test_an_english_model_detects_nothing(model: choral.Model, jfk: Path) -> None:
-    with pytest.raises(UsageError, match="English only"):
+    with pytest.raises(UsageError, match="English-only"):
         model.detect_language(jfk)
     with pytest.raises(UsageError):
         model.transcribe(jfk, language="fr")

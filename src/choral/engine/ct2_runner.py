@@ -269,12 +269,12 @@ def pick_device(name: str) -> tuple[str, int]:
     return kind, int(index or 0)
 
 
-def pick_compute_type(wanted: str, kind: str) -> str:
-    if wanted == "auto":
+def pick_compute_type(requested: str, kind: str) -> str:
+    if requested == "auto":
         return "float16" if kind == "cuda" else "float32"
     supported = ctranslate2.get_supported_compute_types(kind)
-    if wanted not in supported:
+    if requested not in supported:
         raise UsageError(
-            f"compute type {wanted}: CTranslate2 supports {', '.join(sorted(supported))} on this machine's {kind}"
+            f"compute type {requested}: CTranslate2 supports {', '.join(sorted(supported))} on this machine's {kind}"
         )
-    return wanted
+    return requested

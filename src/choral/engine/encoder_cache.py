@@ -1,4 +1,4 @@
-"""Encoder results by the content of their audio: the same audio is encoded once, whoever submits it. Plain Python.
+"""Encoder results by the content of their audio: the same audio is encoded once for all callers. Plain Python.
 
 A result that a window still needs is held and stays. The others are evicted, least recently used first, when the cache
 exceeds its budget. Every operation takes constant time.

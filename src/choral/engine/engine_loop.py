@@ -188,7 +188,7 @@ class EngineLoop:
         return PrefillInput(task.slots, self.cache.get(task.key), params, task.key)
 
     def is_live(self, task: WindowTask) -> bool:
-        """Whether its future is still wanted; if it was cancelled, the window leaves."""
+        """False: its future was cancelled, and the window has left."""
         if task.future.running() or task.future.set_running_or_notify_cancel():
             return True
         self.scheduler.remove(task, Failed(CancelledError()))

@@ -1,7 +1,7 @@
 """Fair queueing: the engine's time is shared between callers, whatever the number of their windows. Plain Python.
 
 Each caller has an account of the seconds it was served; the least served caller is next. A new caller starts level with
-the least served caller in the engine, so nobody saves up time by staying away. Priority classes share in the same way,
+the least served caller in the engine, so staying away earns no credit. Priority classes share in the same way,
 weighted: interactive callers get four times the time of batch callers, and batch work never stops.
 """
 

@@ -66,8 +66,8 @@ class HostSampler:
             is_continuing = decoding.advance(continued)
             outcomes.append(decoding.outcome(is_continuing=is_continuing, compute_type=self._compute_type))
             if is_continuing:
-                own = decoding.slots
-                inputs += [(own[next.source_row], own[next.row], next.token) for next in continued]
+                row_slots = decoding.slots
+                inputs += [(row_slots[next.source_row], row_slots[next.row], next.token) for next in continued]
         try:
             if inputs:
                 self._set_inputs(inputs, max(decoding.length for decoding in decodings))

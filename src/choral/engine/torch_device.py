@@ -61,16 +61,16 @@ def has_gpu_path(device_name: str, dims: ModelDims) -> bool:
     return is_cuda and is_supported and importlib.util.find_spec("triton") is not None
 
 
-def pick_compute_type(wanted: ComputeType, device: torch.device) -> str:
-    if wanted == "auto":
+def pick_compute_type(requested: ComputeType, device: torch.device) -> str:
+    if requested == "auto":
         return "float16" if device.type == "cuda" else "float32"
-    if wanted == "int8" and device.type != "cpu":
+    if requested == "int8" and device.type != "cpu":
         raise UsageError("the torch engine has int8 on CPUs only; use float16, bfloat16 or fp8 on a GPU")
-    if wanted == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_FP8_CAPABILITY):
+    if requested == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_FP8_CAPABILITY):
         raise UsageError("compute type fp8 needs an NVIDIA GPU of the Ada or Hopper generation or newer")
-    if wanted == "int8" and not int8.has_vnni():
+    if requested == "int8" and not int8.has_vnni():
         raise UsageError("this CPU has no instructions for int8 (VNNI): use float32, or --engine ctranslate2")
-    return wanted
+    return requested
 
 
 def capacity_of(
