@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 SOURCE = Path(__file__).parent.parent / "src" / "choral"
+DOCS = SOURCE.parent.parent / "docs"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
     {"errors", "validation", "types", "config", "storage", "common"},
@@ -64,6 +67,26 @@ def test_nothing_is_long(path: Path) -> None:
             assert node.end_lineno - node.lineno + 1 <= 60, f"{node.name} is too long"
 
 
+def test_one_name_has_one_meaning() -> None:
+    """No two classes of the package share a name, and no two modules but those a reader expects in every package."""
+    expected = {"__init__", "routes", "settings", "metrics", "worker"}  # cli/worker.py is the command
+    modules = [path.stem for path in FILES if path.stem not in expected]
+    classes = [
+        node.name for path in FILES for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)
+    ]
+    assert [name for name, n in Counter(modules).items() if n > 1] == []
+    assert [name for name, n in Counter(classes).items() if n > 1] == []
+
+
+@pytest.mark.parametrize("page", ["architecture.md", "structures.md"])
+def test_the_docs_name_files_that_exist(page: str) -> None:
+    names = set(re.findall(r"`([a-z_0-9/]+\.py)`|\(([a-z_0-9/]+\.py)[,)]", (DOCS / page).read_text()))
+    paths = {first or second for first, second in names}
+    assert len(paths) > 15
+    known = {str(path.relative_to(SOURCE)) for path in FILES}
+    assert [path for path in sorted(paths) if not any(f"/{file}".endswith(f"/{path}") for file in known)] == []
+
+
 def test_most_functions_are_short() -> None:
     lengths = sorted(
         (node.end_lineno or 0) - node.lineno + 1
@@ -71,7 +94,7 @@ def test_most_functions_are_short() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     )
-    assert lengths[len(lengths) * 9 // 10] < 30
+    assert lengths[len(lengths) * 9 // 10] <= 20
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ class Model:
         on_progress: OnProgress | None = None,
         priority: Priority = "interactive",
     ) -> Transcription:
-        """Start a transcription that runs while it is iterated and that any thread may `stop()`.
+        """Start a transcription that runs while it is iterated and that any thread may `cancel()`.
 
         The caller keeps ownership of the recording and closes it.
         """

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+import choral.kernels
 from choral.bench import gpu_checks, gpu_load
 from choral.bench.gpu_checks import Check, check_windows
 from choral.bench.gpu_limits import (
+    KERNEL_KINDS,
     HardwareLimits,
     KernelTimes,
     LimitShare,
@@ -127,6 +130,9 @@ def test_kernel_kinds() -> None:
         "copy": "other",
     }
     assert {name: kernel_kind(name) for name in names} == names
+    kernels = "".join(path.read_text() for path in Path(choral.kernels.__path__[0]).glob("*.py"))
+    own = [name for kind in KERNEL_KINDS.values() for name in kind if name.startswith("_")]
+    assert [name for name in own if f"def {name}" not in kernels] == []
 
 
 @pytest.mark.parametrize("names", ["", "large", "large-v3,,x"])

@@ -13,12 +13,12 @@ import pytest
 import prep_formats
 import prep_overlap
 from choral.audio.recording import Recording
-from choral.bench.synthetic_audio import AUDIO_FORMATS, AudioFormat, synthetic_bytes
+from choral.bench.synthetic_audio import AUDIO_FORMATS, FileFormat, synthetic_bytes
 from prep_formats import FileSpeed, FormatsResult
 
 
 @pytest.mark.parametrize("form", AUDIO_FORMATS, ids=lambda form: form.suffix)
-def test_synthetic_audio_in_every_format(form: AudioFormat) -> None:
+def test_synthetic_audio_in_every_format(form: FileFormat) -> None:
     with Recording.open(synthetic_bytes(form, 12)) as recording:
         assert recording.duration == pytest.approx(12, abs=0.1)
         assert recording.warnings == ()

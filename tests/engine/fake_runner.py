@@ -14,11 +14,11 @@ from typing import Any, Literal
 import numpy as np
 
 from choral.config import EngineSettings
+from choral.engine.capacity import Capacity
 from choral.engine.cost_model import CostModel
 from choral.engine.encoder_cache import EncoderCache
 from choral.engine.engine import Engine
 from choral.engine.runner import PrefillInput
-from choral.engine.slots import Capacity
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import (
     Aligned,

@@ -25,7 +25,7 @@ KERNEL_KINDS = {
     "self-attention": ("_self_attention",),
     "products": ("_linear", "nvjet", "gemm", "cutlass", "splitK", "gemv"),
     "norms": ("_norm",),
-    "rules and choice": ("_survey", "_decide"),
+    "sampling": ("_scan_blocks", "_select_tokens"),
 }
 
 

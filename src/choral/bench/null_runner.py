@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from choral.config import EngineSettings
+from choral.engine.capacity import Capacity
 from choral.engine.engine import Engine
 from choral.engine.runner import PrefillInput
-from choral.engine.slots import Capacity
 from choral.engine.steps import Finished, InProgress, Outcome
 from choral.engine.window import Decoded, Params, WindowAudio
 from choral.model.checkpoint import Checkpoint

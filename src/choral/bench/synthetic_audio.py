@@ -19,7 +19,7 @@ BLOCK_S = 10
 
 
 @dataclass(frozen=True)
-class AudioFormat:
+class FileFormat:
     suffix: str
     container: str
     codec: str
@@ -27,13 +27,13 @@ class AudioFormat:
     layout: str = "stereo"
 
 
-FLAC = AudioFormat("flac", "flac", "flac", SAMPLE_RATE, "mono")
+FLAC = FileFormat("flac", "flac", "flac", SAMPLE_RATE, "mono")
 AUDIO_FORMATS = (
-    AudioFormat("mp3", "mp3", "libmp3lame"),
-    AudioFormat("m4a", "mp4", "aac"),
-    AudioFormat("flac", "flac", "flac"),
-    AudioFormat("opus", "ogg", "libopus", 48_000),
-    AudioFormat("wav", "wav", "pcm_s16le"),
+    FileFormat("mp3", "mp3", "libmp3lame"),
+    FileFormat("m4a", "mp4", "aac"),
+    FileFormat("flac", "flac", "flac"),
+    FileFormat("opus", "ogg", "libopus", 48_000),
+    FileFormat("wav", "wav", "pcm_s16le"),
 )
 
 
@@ -45,7 +45,7 @@ def synthetic_samples(start_s: float, seconds: float, rate: int, seed: int = 0) 
     return (0.2 * syllables * voice + noise).astype(np.float32)
 
 
-def write_synthetic(path: Path, form: AudioFormat, seconds: int) -> None:
+def write_synthetic(path: Path, form: FileFormat, seconds: int) -> None:
     """Written in blocks, so that hours take little memory."""
 
     def block(start_s: int) -> npt.NDArray[np.int16]:
@@ -55,12 +55,12 @@ def write_synthetic(path: Path, form: AudioFormat, seconds: int) -> None:
     _write(path, form, RATE, (block(start_s) for start_s in range(0, seconds, BLOCK_S)))
 
 
-def write_samples(path: Path, form: AudioFormat, samples: npt.NDArray[np.int16]) -> None:
+def write_samples(path: Path, form: FileFormat, samples: npt.NDArray[np.int16]) -> None:
     """16 kHz mono samples."""
     _write(path, form, SAMPLE_RATE, [samples])
 
 
-def _write(path: Path, form: AudioFormat, rate: int, blocks: Iterable[npt.NDArray[np.int16]]) -> None:
+def _write(path: Path, form: FileFormat, rate: int, blocks: Iterable[npt.NDArray[np.int16]]) -> None:
     import av
 
     n_written = 0
@@ -77,7 +77,7 @@ def _write(path: Path, form: AudioFormat, rate: int, blocks: Iterable[npt.NDArra
             container.mux(stream.encode(ending))
 
 
-def synthetic_bytes(form: AudioFormat, seconds: int) -> bytes:
+def synthetic_bytes(form: FileFormat, seconds: int) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / f"audio.{form.suffix}"
         write_synthetic(path, form, seconds)

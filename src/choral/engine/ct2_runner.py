@@ -20,10 +20,10 @@ import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND, WINDOW_FRAMES
 from choral.config import EngineSettings
+from choral.engine.capacity import free_memory, plan_capacity
 from choral.engine.decoding import finished, initial_tokens, nan_failure, require_tokens, window_seed
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
-from choral.engine.slots import free_memory, plan_capacity
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import (
     AlignParams,

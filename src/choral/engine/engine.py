@@ -9,23 +9,20 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from choral.audio.constants import WINDOW_FRAMES, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
+from choral.audio.constants import WINDOW_FRAMES
 from choral.config import EngineSettings
-from choral.engine.cost_model import StepCost
+from choral.engine.capacity import Capacity
 from choral.engine.engine_loop import Cancel, ClearCache, EngineLoop, Shutdown, StepRecord, Submitted
-from choral.engine.runner import PrefillInput, Runner
-from choral.engine.slots import Capacity
+from choral.engine.runner import Runner
 from choral.engine.steps import Pending, WindowTask
-from choral.engine.window import Caller, DecodeParams, Result, Window, WindowAudio
+from choral.engine.warmup import warm_up
+from choral.engine.window import Caller, Result, Window
 from choral.errors import EngineClosed, QueueFull, UsageError
 
 log = logging.getLogger("choral.engine")
@@ -158,35 +155,6 @@ def admit(caller: Caller, admitted: weakref.WeakSet[Caller], n_waiting: int, lim
     if caller not in admitted and n_waiting >= limit:
         raise QueueFull(f"{n_waiting} windows of 30 s are waiting already: try again in a while")
     admitted.add(caller)
-
-
-def warm_up(loop: EngineLoop) -> None:
-    """Run the largest encoder and decoder batches before the first caller does.
-
-    A lack of memory shows here, and the cost model learns what windows take.
-    """
-    runner, costs = loop.runner, loop.scheduler.costs
-    audios = [noise(seed) for seed in range(loop.scheduler.max_encode_batch)]
-    features = runner.encode(audios)
-    timed(runner, costs.encode, len(audios), lambda: runner.encode(audios))
-    slots = [(slot,) for slot in range(runner.capacity.n_slots)]
-    params = DecodeParams(language="en", max_tokens=2)
-    runner.prefill([PrefillInput(each, features[0], params, audios[0].key) for each in slots])
-    timed(runner, costs.decode, len(slots), lambda: runner.decode(slots))
-    for each in slots:
-        runner.release(each)
-
-
-def timed(runner: Runner, cost: StepCost, n_items: int, action: Callable[[], Sequence[object]]) -> None:
-    started_s = time.perf_counter()
-    action()
-    if runner.costs is None:
-        cost.learn(n_items, time.perf_counter() - started_s)
-
-
-def noise(seed: int) -> WindowAudio:
-    samples = np.random.default_rng(seed).normal(0, 0.01, WINDOW_SAMPLES).astype(np.float32)
-    return WindowAudio(samples, lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=None)
 
 
 def describe(runner: Runner, capacity: Capacity, settings: EngineSettings, windows_per_step: int) -> str:

@@ -13,11 +13,12 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 
+from choral.engine.capacity import Capacity
 from choral.engine.decoding import device_failed
 from choral.engine.encoder_cache import EncoderCache
 from choral.engine.runner import PrefillInput, Runner
 from choral.engine.scheduler import Scheduler
-from choral.engine.slots import Capacity, Slots
+from choral.engine.slots import Slots
 from choral.engine.steps import Align, Decode, Encode, Failed, Finished, InProgress, Outcome, Prefill, Step, WindowTask
 from choral.engine.window import DecodeParams
 from choral.errors import ChoralError, EngineClosed

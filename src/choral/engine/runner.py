@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from choral.engine.capacity import Capacity
 from choral.engine.cost_model import CostModel
-from choral.engine.slots import Capacity
 from choral.engine.steps import Outcome
 from choral.engine.window import DecodeParams, Params, WindowAudio
 

@@ -1,59 +1,8 @@
-"""Decoder slots: how many fit into memory (`plan_capacity`), and which window holds which (`Slots`). Plain Python."""
+"""Decoder slots: which window holds which rows of the decoder's batch."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable
-from dataclasses import dataclass
-
-from choral.model.dims import ModelDims
-
-MIN_SLOTS = 8  # a beam search of the usual size fits, however little memory is free
-SLOTS_SHARE, CACHE_SHARE = 0.25, 0.05  # of the free memory
-MAX_CACHE_BYTES = 1 << 30
-ASSUMED_FREE_BYTES = 16 << 30  # where the system does not say
-
-
-@dataclass(frozen=True)
-class Capacity:
-    """What a runner has room for; measured when it starts."""
-
-    n_slots: int
-    slot_bytes: int
-    features_bytes: int  # of one encoder result
-    cache_bytes: int  # of the encoder cache
-    n_lanes: int = 1  # windows that encode together in little more time than one
-
-
-def plan_capacity(
-    free_bytes: int,
-    dims: ModelDims,
-    item_bytes: int,
-    *,
-    n_slots: int,
-    max_slots: int,
-    slots_share: float = SLOTS_SHARE,
-    cross_item_bytes: int | None = None,
-) -> Capacity:
-    """Divide free memory between slots and encoder cache.
-
-    `item_bytes` is the size of one number, `cross_item_bytes` that of the cross-attention K/V where it differs.
-    `n_slots` of 0 means as many as fit.
-    """
-    position_bytes = dims.n_audio_ctx * (cross_item_bytes or item_bytes) + dims.n_text_ctx * item_bytes
-    slot_bytes = dims.n_text_layer * 2 * dims.n_text_state * position_bytes
-    return Capacity(
-        n_slots=n_slots or max(MIN_SLOTS, min(max_slots, int(free_bytes * slots_share) // slot_bytes)),
-        slot_bytes=slot_bytes,
-        features_bytes=dims.n_audio_ctx * dims.n_audio_state * item_bytes,
-        cache_bytes=min(MAX_CACHE_BYTES, int(free_bytes * CACHE_SHARE)),
-    )
-
-
-def free_memory() -> int:
-    if not hasattr(os, "sysconf"):
-        return ASSUMED_FREE_BYTES
-    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 class Slots:

@@ -8,7 +8,7 @@ import os
 import torch
 
 from choral.config import ComputeType
-from choral.engine.slots import SLOTS_SHARE, Capacity, free_memory, plan_capacity
+from choral.engine.capacity import SLOTS_SHARE, Capacity, free_memory, plan_capacity
 from choral.errors import UsageError
 from choral.model import int8
 from choral.model.dims import ModelDims

@@ -1,19 +1,16 @@
 """Chains of windows: each window starts where the one before ended, and may get its text as a prompt.
 
 `sequential` long form is one chain over the recording; `batched` is many short ones. A `Chain` is a generator that
-yields windows and is sent their results: it holds no thread and knows no engine. `run_chains` runs chains on one.
+yields windows and is sent their results: it holds no thread and knows no engine; `run_chains` runs it on one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
-from choral.engine.group import AnyEngine
-from choral.engine.window import Caller, DecodeParams, WindowAudio
+from choral.engine.window import DecodeParams, WindowAudio
 from choral.longform.chain_types import Accepted, Attempt, ChainContext, Steps, WindowRange
 from choral.longform.cuts import Clip
 from choral.longform.fallback import decode_with_fallback, is_silence
@@ -22,8 +19,6 @@ from choral.longform.prompts import Prompts
 from choral.longform.segments import Splitter
 from choral.longform.words import add_words, last_word_end
 from choral.types import Segment
-
-MAX_CHAINS_IN_FLIGHT = 64
 
 
 class Chain:
@@ -109,55 +104,3 @@ class Chain:
 
 def is_empty(segment: Segment) -> bool:
     return segment.start == segment.end or not segment.text.strip()
-
-
-def run_chains(
-    engine: AnyEngine, caller: Caller, chains: Sequence[Chain], on_window: Callable[[], None]
-) -> Iterator[Segment]:
-    """Yields the segments of all chains in order, with one window of each chain in flight.
-
-    `on_window` is called after every window.
-    """
-    waiting = list(enumerate(chain.run() for chain in chains))[::-1]
-    in_flight: dict[Future[Any], tuple[int, Steps[None]]] = {}
-    finished: set[int] = set()
-    current = n_yielded = 0
-    try:
-        while waiting or in_flight:
-            while waiting and len(in_flight) < MAX_CHAINS_IN_FLIGHT:
-                index, steps = waiting.pop()
-                if not advance(engine, caller, index, steps, None, in_flight):
-                    finished.add(index)
-            done, _ = wait(in_flight, return_when=FIRST_COMPLETED) if in_flight else (set(), None)
-            for future in done:
-                index, steps = in_flight.pop(future)
-                if not advance(engine, caller, index, steps, future, in_flight):
-                    finished.add(index)
-            on_window()
-            while current < len(chains):
-                segments = chains[current].segments
-                yield from segments[n_yielded:]
-                n_yielded = len(segments)
-                if current not in finished:
-                    break
-                current, n_yielded = current + 1, 0
-    finally:
-        for future in in_flight:
-            engine.cancel(future)
-
-
-def advance(
-    engine: AnyEngine,
-    caller: Caller,
-    index: int,
-    steps: Steps[None],
-    future: Future[Any] | None,
-    in_flight: dict[Future[Any], tuple[int, Steps[None]]],
-) -> bool:
-    """Sends a chain its result and submits its next window; False when the chain has ended."""
-    try:
-        window = steps.send(None if future is None else future.result())
-    except StopIteration:
-        return False
-    in_flight[engine.submit(window, caller)] = (index, steps)
-    return True

@@ -10,9 +10,10 @@ from choral.audio.loudness import normalize_loudness
 from choral.audio.recording import Recording
 from choral.engine.group import AnyEngine
 from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
-from choral.longform.chain import Chain, run_chains
+from choral.longform.chain import Chain
 from choral.longform.chain_types import ChainContext
 from choral.longform.cuts import Clip, Cutter, clips_from, cut_padded, cut_to_windows, keep_speech, n_mel_frames
+from choral.longform.run_chains import run_chains
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer

@@ -13,15 +13,14 @@ from starlette.responses import Response
 
 from choral.errors import AudioError
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, ApiError, error_responses, to_api_error
+from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
 from choral.server.quota import principal_of
 from choral.server.responses import (
     MEDIA_TYPES,
-    ClientClosedRequest,
     EventStreamResponse,
     TranscriptionBody,
     TranscriptStream,
-    cancel_on_disconnect,
     transcript_response,
 )
 from choral.server.service import Service

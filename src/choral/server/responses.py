@@ -11,7 +11,7 @@ import asyncio
 import json
 import math
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import PlainTextResponse, Response
@@ -21,6 +21,7 @@ from choral import formats
 from choral.common.aio import cancel_tasks
 from choral.errors import ChoralError
 from choral.server.api_errors import error_fields, to_api_error
+from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.speech_form import SpeechRequest
 from choral.types import Segment, Token, Transcript
 
@@ -227,33 +228,3 @@ class EventStreamResponse(Response):
         async for piece in self._stream.events():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
-# --- disconnects ---
-
-Result = TypeVar("Result")
-
-
-class ClientClosedRequest(Exception):
-    """The client disconnected before the response."""
-
-
-async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of the work, which is cancelled if the client disconnects.
-
-    The request body must have been read to its end: the only message that can still arrive is the disconnect.
-    """
-    task = asyncio.create_task(work)
-    disconnect = asyncio.create_task(_wait_for_disconnect(receive))
-    try:
-        await asyncio.wait([task, disconnect], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientClosedRequest
-    finally:
-        await cancel_tasks([task, disconnect])
-
-
-async def _wait_for_disconnect(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass

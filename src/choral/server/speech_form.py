@@ -37,7 +37,7 @@ LISTS = ("timestamp_granularities", "include")
 Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 
 
-class ServerVad(FormModel):
+class VadChunking(FormModel):
     """OpenAI's `chunking_strategy` object: settings of the voice activity detector in batched mode."""
 
     type: Literal["server_vad"] = Field(description=f"chunking_strategy must be {CHUNKING}")
@@ -55,20 +55,20 @@ class ServerVad(FormModel):
 
 
 def _read_chunking(value: Any) -> Any:
-    """`auto`, or a `ServerVad` as JSON text or as a field for each of its settings."""
+    """`auto`, or a `VadChunking` as JSON text or as a field for each of its settings."""
     if value == "auto":
         value = {"type": "server_vad"}
     if not isinstance(value, str):
-        return validate(ServerVad, value, parent="chunking_strategy")
+        return validate(VadChunking, value, parent="chunking_strategy")
     if len(value) > MAX_PROMPT_CHARACTERS:
         text = f"chunking_strategy has {len(value):,} characters: at most {MAX_PROMPT_CHARACTERS:,} are accepted"
         raise _conflict("chunking_strategy", text)
     if not value.lstrip().startswith("{"):
         raise _conflict("chunking_strategy", f"chunking_strategy must be {CHUNKING}")
-    return validate_json(ServerVad, value, parent="chunking_strategy")
+    return validate_json(VadChunking, value, parent="chunking_strategy")
 
 
-ChunkingStrategy = Annotated[ServerVad, BeforeValidator(_read_chunking), WithJsonSchema({"type": "string"})]
+ChunkingStrategy = Annotated[VadChunking, BeforeValidator(_read_chunking), WithJsonSchema({"type": "string"})]
 
 
 class SpeechForm(FormModel):

@@ -8,9 +8,15 @@ import pytest
 
 from choral.model.tokenizer import Tokenizer
 from choral.server.realtime.client_events import SessionUpdate, TranscriptionSessionUpdate, parse_event
-from choral.server.realtime.session_config import AudioFormat, ServedModel, ServerVad, SessionConfig, Transcription
+from choral.server.realtime.session_config import (
+    AudioFormat,
+    ServedModel,
+    ServerVad,
+    SessionConfig,
+    TranscriptionConfig,
+)
 
-DEFAULT = SessionConfig(transcription=Transcription(model="tiny.en"))
+DEFAULT = SessionConfig(transcription=TranscriptionConfig(model="tiny.en"))
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +45,7 @@ def test_both_dialects_give_the_same_config(served: ServedModel) -> None:
     config = updated(DEFAULT, {"type": "transcription", "audio": {"input": ga_input}}, served)
     assert config == SessionConfig(
         format=AudioFormat(type="audio/pcmu"),
-        transcription=Transcription(model="whisper-1", language="en", prompt="Names: Hale"),
+        transcription=TranscriptionConfig(model="whisper-1", language="en", prompt="Names: Hale"),
         turn_detection=ServerVad.model_validate(vad),
     )
     assert updated(DEFAULT, beta, served, is_beta=True) == config
@@ -53,7 +59,7 @@ def test_both_dialects_give_the_same_config(served: ServedModel) -> None:
 def test_an_update_changes_only_the_fields_it_names(served: ServedModel, is_beta: bool) -> None:
     config = SessionConfig(
         format=AudioFormat(type="audio/pcm", rate=16_000),
-        transcription=Transcription(model="whisper-1", language="en"),
+        transcription=TranscriptionConfig(model="whisper-1", language="en"),
         turn_detection=None,
     )
     empty = {} if is_beta else {"type": "transcription"}
@@ -67,4 +73,4 @@ def test_an_update_changes_only_the_fields_it_names(served: ServedModel, is_beta
 def test_a_transcription_without_a_model_uses_the_default_one(served: ServedModel) -> None:
     for transcription in ({}, {"model": None, "language": None, "prompt": None}):
         session = {"input_audio_transcription": transcription}
-        assert updated(DEFAULT, session, served, is_beta=True).transcription == Transcription(model="tiny.en")
+        assert updated(DEFAULT, session, served, is_beta=True).transcription == TranscriptionConfig(model="tiny.en")

@@ -14,7 +14,7 @@ from audio.media_files import Sound
 from choral.api import Model
 from choral.longform.chain_types import Steps
 from choral.model.tokenizer import Tokenizer
-from choral.server.realtime.session_config import Transcription
+from choral.server.realtime.session_config import TranscriptionConfig
 from choral.server.realtime.turn import AudioBuffer, Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_transcriber import MAX_PIECE_S, TurnTranscriber, local_agreement
@@ -33,7 +33,7 @@ class Speaker:
     """Adds audio to a turn in steps, with a hypothesis after each."""
 
     def __init__(self, model: Model, prompt: str = "") -> None:
-        self.model, self.turn = model, Turn(Transcription(model="tiny.en", prompt=prompt), 0, AudioBuffer())
+        self.model, self.turn = model, Turn(TranscriptionConfig(model="tiny.en", prompt=prompt), 0, AudioBuffer())
         self.transcriber = TurnTranscriber(model.transcriber, lambda turn, text: self.texts.append(text))
         self.texts: list[str] = []
 
@@ -108,7 +108,7 @@ def test_cancelled_session_submits_nothing(model: Model, sentences: list[Sound])
     model.transcriber.engine.cancel_all(
         scheduler.caller
     )  # the client has disconnected, and the thread does not know yet
-    turn = Turn(Transcription(model="tiny.en"), 0, AudioBuffer(sentences[1]))
+    turn = Turn(TranscriptionConfig(model="tiny.en"), 0, AudioBuffer(sentences[1]))
     turn.end()
     scheduler.end_turn(turn)
     assert scheduler.is_idle

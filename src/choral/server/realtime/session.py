@@ -29,7 +29,7 @@ from choral.server.realtime.client_events import (
     parse_object,
 )
 from choral.server.realtime.server_events import Event, new_id
-from choral.server.realtime.session_config import ServedModel, SessionConfig, Transcription
+from choral.server.realtime.session_config import ServedModel, SessionConfig, TranscriptionConfig
 from choral.server.realtime.session_registry import RealtimeMetrics
 from choral.server.realtime.turn import Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
@@ -105,7 +105,7 @@ class SessionDeps:
 class Session:
     def __init__(self, deps: SessionDeps, model: str, *, is_beta: bool) -> None:
         self._deps, self._is_beta = deps, is_beta
-        self._config = config = SessionConfig(transcription=Transcription(model=model))
+        self._config = config = SessionConfig(transcription=TranscriptionConfig(model=model))
         self._served = ServedModel(deps.model_names, deps.transcriber.tokenizer)
         self._id = new_id("sess")
         self._resampler, self._segmenter = LiveResampler(config.format.sample_rate), TurnSegmenter(config)

@@ -76,7 +76,7 @@ class AudioFormat(SchemaModel):
         return self.model_dump(exclude=None if self.type == "audio/pcm" else {"rate"})
 
 
-class Transcription(SchemaModel):
+class TranscriptionConfig(SchemaModel):
     model: Annotated[str, NULL_AS_EMPTY, Field(validate_default=True)] = ""  # as the client calls it
     language: str | None = None  # None: detected in each turn
     prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), NULL_AS_EMPTY] = ""
@@ -132,7 +132,7 @@ class ServerVad(SchemaModel):
 
 class SessionConfig(SchemaModel):
     format: AudioFormat = AudioFormat(type="audio/pcm")
-    transcription: Transcription = Transcription()
+    transcription: TranscriptionConfig = TranscriptionConfig()
     turn_detection: ServerVad | None = ServerVad(type="server_vad")  # None: the client commits
     noise_reduction: NullOnly = None
 
@@ -180,7 +180,7 @@ class BetaSession(SchemaModel):
     """`session` of `transcription_session.update`: the beta dialect, with the attribute names of `SessionConfig`."""
 
     format: Annotated[BetaFormat, AfterValidator(BETA_FORMATS.__getitem__), Field(alias="input_audio_format")] = "pcm16"
-    transcription: Annotated[Transcription, Field(alias="input_audio_transcription")] = Transcription()
+    transcription: Annotated[TranscriptionConfig, Field(alias="input_audio_transcription")] = TranscriptionConfig()
     turn_detection: ServerVad | None = None
     noise_reduction: Annotated[NullOnly, Field(alias="input_audio_noise_reduction")] = None
     include: EmptyOnly = None

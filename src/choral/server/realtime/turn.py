@@ -16,7 +16,7 @@ from choral.audio.constants import SAMPLE_RATE
 from choral.longform.words import SENTENCE_ENDS, WordTiming
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.server_events import new_id
-from choral.server.realtime.session_config import Transcription
+from choral.server.realtime.session_config import TranscriptionConfig
 from choral.server.responses import TextAccumulator
 
 INITIAL_CAPACITY = SAMPLE_RATE
@@ -64,7 +64,7 @@ class AudioBuffer:
 
 @dataclass(eq=False)
 class Turn:
-    transcription: Transcription
+    transcription: TranscriptionConfig
     start: int  # the first sample, counted from the start of the session
     audio: AudioBuffer  # of the current piece
     id: str = field(default_factory=lambda: new_id("item"))

@@ -9,67 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from choral.audio.constants import SAMPLE_RATE
-from choral.audio.samples import as_float
-from choral.audio.vad import FRAME_SAMPLES, MIN_SPEECH_S, SpeechTracker, VoiceDetector, end_threshold_of
 from choral.server.api_errors import ApiError
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.session_config import ServerVad, SessionConfig
+from choral.server.realtime.streaming_vad import SpeechEnd, SpeechStart, StreamingVad
 from choral.server.realtime.turn import AudioBuffer, Turn
 
 MIN_TURN_MS = 100
 MAX_DETECTION_DELAY_S = 0.5  # from the start of speech to its detection, beyond the silence that ends a turn
-
-
-@dataclass(frozen=True)
-class SpeechStart:
-    sample: int  # the first of the speech, counted from the first that the detector got
-
-
-@dataclass(frozen=True)
-class SpeechEnd:
-    sample: int  # the one after the last of the speech
-
-
-SpeechChange = SpeechStart | SpeechEnd | None
-
-
-class StreamingVad:
-    """Finds in a stream the speech that the detector would find in the whole recording.
-
-    A start is reported after 0.1 s of speech, an end after `min_silence_s` of silence.
-    """
-
-    def __init__(self, *, threshold: float, min_silence_s: float) -> None:
-        min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
-        self._tracker = SpeechTracker(threshold, end_threshold_of(threshold), min_silence_frames)
-        self._detector = VoiceDetector()
-        self.remainder = np.zeros(0, np.int16)  # less than a frame, not processed yet
-        self._is_speech = False
-
-    def process(self, samples: Int16) -> Iterator[tuple[Int16, SpeechChange]]:
-        """Whole frames of 32 ms, each with the change that is certain after it; a remainder waits for more samples."""
-        joined = np.concatenate([self.remainder, samples])
-        n_whole = joined.size // FRAME_SAMPLES * FRAME_SAMPLES
-        self.remainder = joined[n_whole:]
-        if not n_whole:
-            return
-        probabilities = self._detector.predict(as_float(joined[:n_whole])).tolist()
-        for frame, probability in zip(joined[:n_whole].reshape(-1, FRAME_SAMPLES), probabilities, strict=True):
-            yield frame, self._step(probability)
-
-    def _step(self, probability: float) -> SpeechChange:
-        run = self._tracker.step(probability)
-        if run is not None:
-            was_speech, self._is_speech = self._is_speech, False
-            return SpeechEnd(run[1] * FRAME_SAMPLES) if was_speech else None
-        first = self._tracker.first
-        if self._is_speech or first is None or self._tracker.quiet_from is not None:
-            return None
-        self._is_speech = (self._tracker.n_frames - first) * FRAME_SAMPLES >= MIN_SPEECH_S * SAMPLE_RATE
-        return SpeechStart(first * FRAME_SAMPLES) if self._is_speech else None
 
 
 @dataclass(frozen=True, eq=False)
