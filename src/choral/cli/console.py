@@ -99,7 +99,7 @@ def format_time_left(elapsed_s: float, fraction_done: float) -> str:
 
 
 def format_table(rows: Sequence[Sequence[str]], numbers: Collection[int] = ()) -> str:
-    """A text table with columns two spaces apart; the columns in `numbers` are right-format_table."""
+    """A text table with columns two spaces apart; the columns in `numbers` are right-aligned."""
     widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
     return "".join(_table_line(row, widths, numbers) for row in rows)
 
