@@ -207,7 +207,7 @@ def test_sigterm_drains_requests(tiny_en_pt: Path, jfk: Path) -> None:
 def test_invalid_command_lines(tmp_path: Path) -> None:
     for flags, text in (
         (["--port", "99999"], "port is 99999"),
-        (["--host", "no.such.host.example"], "nothing can listen at no.such.host.example:8000"),
+        (["--host", "no.such.host.example"], "cannot listen on no.such.host.example:8000"),
         (["--api-keys-file", tmp_path / "none"], "make a first key with `choral keys add"),
         (["--cors-origins", "example.org"], "must look like https://example.org"),
         (["--redis", "env"], "needs the address of a Redis in CHORAL_REDIS"),
