@@ -249,4 +249,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    run_script(__doc__, add_arguments, run, epilog="exit codes: 0 nothing was lost, 1 something was")
+    run_script(
+        __doc__, add_arguments, run, epilog="exit codes: 0 nothing was lost, 1 a result or webhook was lost or wrong"
+    )

@@ -2,8 +2,8 @@
 
 Starts a server, sends every clip as a file for reference (its word times say when each word ended), then streams clips
 in real time over WebSockets, in one session and in several at once. Reports the delay of words and of whole turns, the
-word error rate, and how long a 5 s file takes alone and beside the most sessions. FOLDER has speech with transcripts as
-for `choral bench wer`; without one, five sentences are downloaded.
+word error rate, and how long a 5 s file takes alone and during the largest number of sessions. FOLDER has speech with
+transcripts as for `choral bench wer`; without one, five sentences are downloaded.
 """
 
 from __future__ import annotations
@@ -268,4 +268,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 if __name__ == "__main__":
-    run_script(__doc__, add_arguments, run, epilog="exit codes: 0 every final text was its deltas joined, 1 not every")
+    run_script(
+        __doc__, add_arguments, run, epilog="exit codes: 0 every final text equals its joined deltas, 1 otherwise"
+    )

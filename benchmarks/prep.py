@@ -1,4 +1,4 @@
-"""How fast are decoding, the mel spectrogram and voice detection? The mel spectrogram is compared with other packages.
+"""How fast are decoding, mel spectrograms (compared with other packages) and voice activity detection?
 
 AUDIO is the file to measure with (default: synthetic audio as mp3). Packages that are not installed are left out.
 Rounds of the packages alternate, so that other load on the machine affects all of them alike.

@@ -36,7 +36,11 @@ def pytest_sessionstart() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Run the longest tests first, so that no worker is left with one of them at the end."""
     items.sort(
-        key=lambda item: ("twenty_minutes" not in item.name, "readme" not in item.name, "parity" not in item.path.parts)
+        key=lambda item: (
+            "test_long_recording" not in item.name,
+            "readme" not in item.name,
+            "parity" not in item.path.parts,
+        )
     )
 
 

@@ -1,4 +1,4 @@
-"""The Python front door on a real model and real speech."""
+"""The Python API on a real model and real speech."""
 
 from __future__ import annotations
 

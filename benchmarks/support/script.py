@@ -1,4 +1,4 @@
-"""Command-line frame of the benchmark scripts: flags, messages and exit codes work as in `choral bench`."""
+"""Command line of the benchmark scripts: flags, messages and exit codes work as in `choral bench`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The public data types: options of a request, and the transcript that it returns.
 
-Every front door uses `TranscribeOptions`: the command line derives its flags from these fields, and the server its
+Every entry point uses `TranscribeOptions`: the command line derives its flags from these fields, and the server its
 form fields. All times are in seconds from the start of the audio.
 """
 
@@ -39,9 +39,7 @@ class TranscribeOptions:
         "batched: cut at silences and decode all windows of a file together",
     )
     vad: bool | None = option(None, "skip silence found by the voice activity detector (default: only in batched mode)")
-    vad_threshold: float = option(
-        0.5, "speech probability above which the voice detector reports speech", within=(0, 1)
-    )
+    vad_threshold: float = option(0.5, "speech probability above which audio counts as speech", within=(0, 1))
     vad_min_silence: float = option(
         0.5, "shortest silence that ends a span of speech", metavar="SECONDS", within=(0, 60)
     )
@@ -84,7 +82,7 @@ class TranscribeOptions:
     )
     token_logprobs: bool = option(False, "add the log-probability of every token to verbose_json")
     seed: int = option(0, "sampling seed; the same seed gives the same text")
-    max_tokens: int | None = option(None, "most tokens per window (default: 224)", within=(1, 448))
+    max_tokens: int | None = option(None, "maximum number of tokens per window (default: 224)", within=(1, 448))
 
     suppress_tokens: tuple[int, ...] = option(
         (-1,), "token ids that are never produced, separated by commas; -1 stands for most special characters"
@@ -194,10 +192,10 @@ class SubtitleOptions:
     """Subtitle layout; any value but the defaults needs word timestamps."""
 
     highlight_words: bool = option(False, "underline each word as it is spoken (srt and vtt)")
-    max_line_width: int | None = option(None, "most characters per line", within=(1, 10_000))
-    max_line_count: int | None = option(None, "most lines per subtitle (needs --max-line-width)", within=(1, 10_000))
+    max_line_width: int | None = option(None, "maximum characters per line", within=(1, 10_000))
+    max_line_count: int | None = option(None, "maximum lines per subtitle (needs --max-line-width)", within=(1, 10_000))
     max_words_per_line: int | None = option(
-        None, "most words per subtitle (not with --max-line-width)", within=(1, 10_000)
+        None, "maximum words per subtitle (not with --max-line-width)", within=(1, 10_000)
     )
 
     def __post_init__(self) -> None:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from choral.engine.group import AnyEngine
 
 DESCRIPTION = """\
-How the engine handles load: this many windows queued at once, all of them different.
+Measures the engine under load: --windows different windows are queued at once.
 
-AUDIO is what the windows are cut from: files or folders (default: a sample of speech). Decoding is
+The windows are cut from AUDIO: files or folders (default: a sample of speech). Decoding is
 greedy, in English, with timestamps, without retries. --trace and --picture show the last load.
 """
 COUNTS, ALL_COUNTS, MAX_WINDOWS = "1,4,16,64,128", "1,4,16,64,256,1024,4096", 4096
@@ -78,7 +78,7 @@ def add_engine(actions: argparse._SubParsersAction[Any]) -> None:
         help="this many callers, the first with half of the windows (default: one for each window)",
     )
     engine.add_argument(
-        "--max-tokens", type=int, metavar="N", help="most tokens per window (default: 64; with random weights: 16)"
+        "--max-tokens", type=int, metavar="N", help="maximum tokens per window (default: 64; with random weights: 16)"
     )
     engine.add_argument(
         "--random-weights",

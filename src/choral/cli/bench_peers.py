@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 WER_DESCRIPTION = """\
 Word error rate of a model on a FOLDER of speech with transcripts, normalised as OpenAI does.
 
-The folder has a manifest.jsonl (objects with "file", "text" and maybe "language"), LibriSpeech's
+The folder has a manifest.jsonl (objects with "file", "text" and optionally "language"), LibriSpeech's
 *.trans.txt files, or a .txt beside each audio file.
 """
 WER_FLAGS = ("language", "mode", "beam_size", "temperature")
@@ -36,7 +36,7 @@ Speed, word error rate and memory of Choral and of the other Whisper libraries t
 same clips, weights and threads, greedy, without retries, each in its own process, in turn.
 
 FOLDER has speech with transcripts as for `choral bench wer`; without one, five sentences are downloaded.
-Every request gets its own inaudible noise, so that no cache helps. Libraries that serve one request at a
+Inaudible noise is added to every request, so that no cache helps. Libraries that serve one request at a
 time are called from many threads or one request after another, whichever is faster for them.
 """
 LONG_S, TRIAL_LONG_S, MAX_TRIAL_CLIPS = 600.0, 90.0, 16
@@ -110,7 +110,7 @@ def add_peers(actions: argparse._SubParsersAction[Any]) -> None:
         actions,
         "peers",
         run_peers,
-        "speed beside other libraries, with the same weights",
+        "speed compared with other libraries, with the same weights",
         usage="choral bench peers [FOLDER] [options]",
         description=PEERS_DESCRIPTION,
     )

@@ -30,17 +30,17 @@ if TYPE_CHECKING:
     from choral.bench.soak import SoakReport
 
 DESCRIPTION = """\
-Requests to a real server from this many callers at once, and the same requests through an engine without
-HTTP, in turn: throughput, latency, time to the first text of streams, and how quickly /health/live
-answers meanwhile. Reading and decoding the audio is part of both.
+Sends requests to a real server from --concurrency callers at once, alternating with the same requests through
+an engine without HTTP: throughput, latency, time to the first text of streams, and how quickly /health/live
+responds meanwhile. Reading and decoding the audio is part of both.
 
-With --soak: a mixed load for this long (formats, streams, clients that disconnect, files that are not
-audio), and whether the server's memory, open files and temporary files stay flat.
+With --soak, sends a mixed load (formats, streams, clients that disconnect, files that are not audio), and
+checks that the server's memory, open files and temporary files do not grow.
 
 FOLDER has clips of speech of at most 30 s; without one, five sentences are downloaded.
 """
 EPILOG = """\
-exit codes: 0 every request had the right response; 1 some had not, or (--soak) something grew
+exit codes: 0 every response was right; 1 some were wrong, or (--soak) memory, open files or temporary files grew
 
 A server that requires a key gets the one in CHORAL_API_KEY.
 """
@@ -52,11 +52,11 @@ MAX_FAILURES_SHOWN = 5
 
 def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
     usage = "choral bench serve [FOLDER] [options]"
-    summary = "the server beside the engine without HTTP, and a soak test"
+    summary = "the server compared with the engine without HTTP, and a soak test"
     parser = add_subcommand(actions, "serve", run_serve, summary, usage=usage, description=DESCRIPTION, epilog=EPILOG)
     add_folder(parser)
     parser.add_argument(
-        "--concurrency", default=CONCURRENCY, metavar="N,N,…", help=describe("callers at once", CONCURRENCY)
+        "--concurrency", default=CONCURRENCY, metavar="N,N,…", help=describe("concurrent callers", CONCURRENCY)
     )
     parser.add_argument(
         "--requests",
@@ -65,13 +65,19 @@ def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
         metavar="N",
         help=describe("requests in a round, at least two for each caller", 64),
     )
-    parser.add_argument("--rounds", type=int, default=3, metavar="N", help=describe("rounds of each", 3))
-    parser.add_argument("--url", metavar="URL", help="a server that is already running, without an engine beside it")
-    parser.add_argument("--no-model", action="store_true", help="a server whose engine takes no time: its own overhead")
+    parser.add_argument("--rounds", type=int, default=3, metavar="N", help=describe("rounds of each measurement", 3))
+    parser.add_argument("--url", metavar="URL", help="measure this running server, without the engine for comparison")
     parser.add_argument(
-        "--soak", type=duration_s, metavar="TIME", help="a mixed load for this long instead: 90s, 10m, 1h"
+        "--no-model",
+        action="store_true",
+        help="measure the overhead of the server alone, with an engine that takes no time",
     )
-    parser.add_argument("--clients", type=int, default=32, metavar="N", help=describe("clients of the soak", 32))
+    parser.add_argument(
+        "--soak", type=duration_s, metavar="TIME", help="run the soak test for this long instead: 90s, 10m, 1h"
+    )
+    parser.add_argument(
+        "--clients", type=int, default=32, metavar="N", help=describe("concurrent clients of the soak test", 32)
+    )
     add_quiet(parser)
     add_machine_flags(parser.add_argument_group("model and machine"))
 

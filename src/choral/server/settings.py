@@ -43,7 +43,7 @@ class ServerSettings:
         4 * MIB, "largest message of a live session", metavar="BYTES", within=(1024, 2**30)
     )
     realtime_buffer_s: float = option(
-        300.0, "most unprocessed audio a live session may buffer", metavar="SECONDS", within=(1, HOUR_S)
+        300.0, "maximum unprocessed audio that a live session may buffer", metavar="SECONDS", within=(1, HOUR_S)
     )
     realtime_idle_s: float = option(
         600.0, "close a live session that received nothing for this long", metavar="SECONDS", within=(0.1, DAY_S)
