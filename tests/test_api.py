@@ -38,7 +38,7 @@ def multilingual(tiny_ggml: Path) -> Iterator[choral.Model]:
         yield loaded
 
 
-def test_the_public_names_are_complete_and_documented() -> None:
+def test_public_names_are_complete_and_documented() -> None:
     """What `import choral` offers is `__all__`, each name resolves, and docs/python.md mentions it."""
     pages = "".join((ROOT / "docs" / name).read_text() for name in ("python.md", "jobs.md"))
     undocumented = [name for name in choral.__all__ if f"choral.{name}" not in pages]
@@ -71,7 +71,7 @@ def test_load_with_is_deprecated_and_works(tiny_en_pt: Path) -> None:
         assert model.n_slots == 3
 
 
-def test_the_famous_sentence(model: choral.Model, jfk: Path) -> None:
+def test_transcribe_with_word_timestamps(model: choral.Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk, language="en", word_timestamps=True)
     assert transcript.text == SENTENCE
     assert transcript.language == "en"
@@ -136,7 +136,7 @@ def test_detect_language(multilingual: choral.Model, jfk: Path) -> None:
     assert sum(probabilities.values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_an_english_model_detects_nothing(model: choral.Model, jfk: Path) -> None:
+def test_english_only_model_refuses_other_languages_and_detection(model: choral.Model, jfk: Path) -> None:
     with pytest.raises(UsageError, match="English-only"):
         model.detect_language(jfk)
     with pytest.raises(UsageError):
@@ -153,7 +153,7 @@ def test_align_finds_the_words_of_a_known_text(model: choral.Model, jfk: Path) -
     assert model.align(jfk, "  ") == ()
 
 
-def test_align_refuses_what_does_not_fit(model: choral.Model) -> None:
+def test_align_refuses_long_audio_and_long_text(model: choral.Model) -> None:
     with pytest.raises(UsageError, match="at most 30 s"):
         model.align(np.ones(31 * 16_000, dtype=np.float32) * 0.1, "hello")
     with pytest.raises(UsageError, match="tokens"):
@@ -161,7 +161,7 @@ def test_align_refuses_what_does_not_fit(model: choral.Model) -> None:
 
 
 def test_fallback_language_and_words_encode_once(multilingual: choral.Model, jfk: Path) -> None:
-    """In the batched mode one window serves the language, every temperature and the words."""
+    """In batched mode, language detection, every temperature and alignment use one encoder result."""
     before = multilingual.stats
     options = {"temperature": (0.0, 0.4, 0.8), "logprob_threshold": 0.0, "no_speech_threshold": None}
     transcript = multilingual.transcribe(jfk, mode="batched", word_timestamps=True, **options)
@@ -171,7 +171,7 @@ def test_fallback_language_and_words_encode_once(multilingual: choral.Model, jfk
     assert after.windows - before.windows == 5  # language, three temperatures, words
 
 
-def test_samples_are_the_same_each_time_and_change_with_the_seed(model: choral.Model, jfk: Path) -> None:
+def test_sampling_is_reproducible_and_depends_on_the_seed(model: choral.Model, jfk: Path) -> None:
     def sampled(seed: int) -> tuple[int, ...]:
         return model.transcribe(jfk, temperature=1.0, best_of=1, seed=seed).segments[0].tokens
 
@@ -181,7 +181,7 @@ def test_samples_are_the_same_each_time_and_change_with_the_seed(model: choral.M
     assert any(sampled(seed) != first for seed in (2, 3, 4))
 
 
-def test_many_threads_get_what_each_would_get_alone(model: choral.Model, jfk: Path, speech_clips: list[Path]) -> None:
+def test_concurrent_results_equal_sequential_ones(model: choral.Model, jfk: Path, speech_clips: list[Path]) -> None:
     clips = [jfk, *speech_clips]
     alone = [model.transcribe(clip).text for clip in clips]
     together: dict[int, str] = {}
@@ -196,7 +196,7 @@ def test_many_threads_get_what_each_would_get_alone(model: choral.Model, jfk: Pa
     assert [together[i] for i in range(len(clips))] == alone
 
 
-def test_wrong_options_are_named(model: choral.Model, jfk: Path) -> None:
+def test_errors_name_the_invalid_option(model: choral.Model, jfk: Path) -> None:
     with pytest.raises(UsageError, match="unknown option 'langauge'"):
         model.transcribe(jfk, langauge="en")
     with pytest.raises(UsageError, match="klingon"):
@@ -209,7 +209,7 @@ def test_wrong_options_are_named(model: choral.Model, jfk: Path) -> None:
         choral.load("tinny.en")
 
 
-def test_a_closed_model_says_so(tiny_en_pt: Path, jfk: Path) -> None:
+def test_closed_model_raises_engine_closed(tiny_en_pt: Path, jfk: Path) -> None:
     model = choral.load(tiny_en_pt)
     model.close()
     model.close()
@@ -217,7 +217,7 @@ def test_a_closed_model_says_so(tiny_en_pt: Path, jfk: Path) -> None:
         model.transcribe(jfk)
 
 
-def test_closing_stops_what_is_under_way(tiny_en_pt: Path, jfk: Path) -> None:
+def test_close_stops_running_transcriptions(tiny_en_pt: Path, jfk: Path) -> None:
     model = choral.load(tiny_en_pt)
     started, failed = threading.Event(), []
 
@@ -236,7 +236,7 @@ def test_closing_stops_what_is_under_way(tiny_en_pt: Path, jfk: Path) -> None:
     assert len(failed) == 1
 
 
-def test_a_forgotten_model_ends_its_threads(tiny_en_pt: Path) -> None:
+def test_collected_model_ends_its_threads(tiny_en_pt: Path) -> None:
     before = set(threading.enumerate())
     model = choral.load(tiny_en_pt)
     own = set(threading.enumerate()) - before
@@ -250,7 +250,7 @@ def test_a_forgotten_model_ends_its_threads(tiny_en_pt: Path) -> None:
 
 @pytest.mark.parametrize("stage", ["loading", "loaded", "decoding"])
 def test_control_c_ends_cleanly(stage: str, tiny_en_pt: Path, jfk: Path) -> None:
-    """An interpreter that went away under the engine's thread would abort."""
+    """The engine's thread ends before the interpreter does; otherwise the process would abort."""
     code = (
         "import choral, numpy, sys, torch\n"
         "say = lambda stage: print(stage, flush=True)\n"
@@ -272,7 +272,7 @@ def test_control_c_ends_cleanly(stage: str, tiny_en_pt: Path, jfk: Path) -> None
     assert "terminate" not in errors
 
 
-def test_a_moment_of_audio_has_no_words(model: choral.Model, jfk: Path) -> None:
+def test_very_short_audio_has_no_words(model: choral.Model, jfk: Path) -> None:
     thresholds = {"no_speech_threshold": None, "logprob_threshold": None, "temperature": 0.0}
     for mode in ("sequential", "batched"):
         options = {"mode": mode, "vad": False, "clip_timestamps": (1.0, 1.01), "word_timestamps": True, **thresholds}
@@ -280,7 +280,7 @@ def test_a_moment_of_audio_has_no_words(model: choral.Model, jfk: Path) -> None:
     assert model.align(np.ones(160, dtype=np.float32) * 0.1, "hello world") == ()
 
 
-def test_a_stream_may_be_left_early(model: choral.Model, jfk: Path) -> None:
+def test_stream_can_be_closed_early(model: choral.Model, jfk: Path) -> None:
     stream = model.stream(io.BytesIO(jfk.read_bytes()))
     next(stream)
     stream.close()  # type: ignore[attr-defined]
@@ -288,14 +288,14 @@ def test_a_stream_may_be_left_early(model: choral.Model, jfk: Path) -> None:
 
 
 @pytest.mark.parametrize("compute_type", ["bfloat16", "float16"])
-def test_lower_precision_hears_the_same(compute_type: str, tiny_en_pt: Path, jfk: Path) -> None:
+def test_16_bit_precision_gives_the_same_words(compute_type: str, tiny_en_pt: Path, jfk: Path) -> None:
     with choral.load(tiny_en_pt, device="cpu", compute_type=compute_type) as model:
         words = model.transcribe(jfk).text.lower().replace(",", "").replace(".", "").split()
     assert words[:5] == ["and", "so", "my", "fellow", "americans"]
 
 
 @pytest.mark.parametrize(("kind", "mode"), [("ebu", "batched"), ("rms", "sequential")])
-def test_how_loud_it_was_recorded_does_not_matter_at_a_set_loudness(
+def test_normalised_loudness_removes_level_differences(
     model: choral.Model, jfk: Path, kind: Loudness, mode: Mode
 ) -> None:
     with choral.Recording.open(jfk) as recording:

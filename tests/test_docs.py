@@ -26,13 +26,13 @@ def up_to_date(text: str) -> str:
     return BLOCK.sub(block, text)
 
 
-def test_help_in_the_docs_is_the_help_of_the_command() -> None:
+def test_help_texts_in_the_docs_are_current() -> None:
     text = CLI.read_text()
     assert text.count("```text") == text.count("<!-- help:") > 4
     assert up_to_date(text) == text, "run scripts/docs"
 
 
-def test_every_link_in_the_docs_leads_somewhere() -> None:
+def test_links_in_the_docs_exist() -> None:
     root = CLI.parent.parent
     for page in [root / "README.md", root / "CONTRIBUTING.md", *CLI.parent.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):

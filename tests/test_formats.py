@@ -99,7 +99,7 @@ def layouts(draw: st.DrawFn) -> SubtitleOptions:
 @pytest.mark.parametrize("name", WRITERS)
 @settings(max_examples=400, deadline=None)
 @given(result=transcripts(), subtitles=layouts())
-def test_equals_the_reference_byte_for_byte(name: str, result: Transcript, subtitles: SubtitleOptions) -> None:
+def test_output_equals_openai_whisper_byte_for_byte(name: str, result: Transcript, subtitles: SubtitleOptions) -> None:
     has_words = any(part.words is not None for part in result.segments)
     layout = subtitles if has_words else SubtitleOptions()
     assert formats.render(result, name, layout) == reference(result, name, layout)
@@ -107,7 +107,7 @@ def test_equals_the_reference_byte_for_byte(name: str, result: Transcript, subti
 
 @pytest.mark.parametrize("name", WRITERS)
 @pytest.mark.parametrize("has_words", [True, False])
-def test_very_long_segments_break_where_the_reference_does(name: str, has_words: bool) -> None:
+def test_very_long_segments_break_as_in_openai_whisper(name: str, has_words: bool) -> None:
     words = tuple(word(f" w{index}", index * 0.3, index * 0.3 + 0.2) for index in range(2500))
     text = "".join(each.text for each in words)
     result = transcript(segment(text, 0, 750, words if has_words else None))
@@ -120,7 +120,7 @@ HELLO = transcript(
 )
 
 
-def test_the_layouts_of_a_known_transcript() -> None:
+def test_known_transcript_in_every_format() -> None:
     assert formats.text(HELLO) == "Hello there,\nworld.\n"
     assert formats.tsv(HELLO) == "start\tend\ttext\n0\t1500\tHello there,\n3661250\t3662000\tworld.\n"
     assert formats.srt(HELLO) == (
@@ -131,7 +131,7 @@ def test_the_layouts_of_a_known_transcript() -> None:
     )
 
 
-def test_each_word_is_underlined_in_its_time_and_pauses_have_none() -> None:
+def test_highlight_words_underlines_one_word_per_cue() -> None:
     parsed = list(srt.parse(formats.srt(HELLO, SubtitleOptions(highlight_words=True))))
     assert [cue.content for cue in parsed] == [
         "<u>Hello</u> there,",
@@ -148,7 +148,9 @@ WELL_FORMED = st.lists(st.sampled_from([" one", " two", " trois,", " 四", " fiv
 
 @settings(max_examples=100, deadline=None)
 @given(spellings=WELL_FORMED, subtitles=layouts(), start=st.floats(0, 10_000))
-def test_real_parsers_read_what_was_said(spellings: list[str], subtitles: SubtitleOptions, start: float) -> None:
+def test_subtitle_parsers_read_the_same_text_and_times(
+    spellings: list[str], subtitles: SubtitleOptions, start: float
+) -> None:
     words = tuple(word(text, start + index, start + index + 1) for index, text in enumerate(spellings))
     result = transcript(segment("".join(spellings), start, start + len(spellings), words))
     of_srt = list(srt.parse(formats.srt(result, subtitles)))
@@ -162,7 +164,7 @@ def test_real_parsers_read_what_was_said(spellings: list[str], subtitles: Subtit
         )
 
 
-def test_an_empty_transcript_is_valid_everywhere() -> None:
+def test_empty_transcript_is_valid_in_every_format() -> None:
     nothing = transcript(duration=3.0)
     assert formats.text(nothing) == ""
     assert formats.srt(nothing) == ""
@@ -172,7 +174,7 @@ def test_an_empty_transcript_is_valid_everywhere() -> None:
     assert json.loads(formats.verbose_json(nothing))["segments"] == []
 
 
-def test_json_is_the_text_alone() -> None:
+def test_json_contains_only_the_text() -> None:
     assert formats.json(transcript(segment(" né 漢字", 0, 1))) == '{"text": " né 漢字"}\n'
 
 
@@ -210,7 +212,7 @@ def test_verbose_json_without_words_has_none() -> None:
     assert "warnings" not in fields
 
 
-def test_numbers_that_json_cannot_say_become_null() -> None:
+def test_nan_and_infinity_become_null_in_json() -> None:
     odd = dataclasses.replace(segment(" Hi", 0, 1), avg_logprob=float("nan"), compression_ratio=float("inf"))
     parsed = json.loads(formats.verbose_json(transcript(odd)), parse_constant=pytest.fail)
     assert parsed["segments"][0]["avg_logprob"] is None
@@ -218,7 +220,7 @@ def test_numbers_that_json_cannot_say_become_null() -> None:
 
 
 @pytest.mark.parametrize("name", ["srt", "vtt"])
-def test_a_layout_of_words_without_words_is_refused(name: str) -> None:
+def test_subtitle_layout_without_words_is_refused(name: str) -> None:
     layout = SubtitleOptions(max_line_width=20)
     with pytest.raises(UsageError, match="word_timestamps"):
         formats.render(transcript(segment(" Hi", 0, 1)), name, layout)
@@ -226,12 +228,12 @@ def test_a_layout_of_words_without_words_is_refused(name: str) -> None:
     assert "Hello there," in formats.render(HELLO, name, layout)
 
 
-def test_an_unknown_format_names_those_there_are() -> None:
+def test_unknown_format_error_lists_the_formats() -> None:
     with pytest.raises(UsageError, match="'docx'; it must be one of text, json, verbose_json, srt, vtt, tsv"):
         formats.render(HELLO, "docx")
 
 
-def test_all_formats_have_different_endings() -> None:
+def test_all_formats_have_different_extensions() -> None:
     endings = [formats.FORMATS[name].extension for name in formats.ALL]
     assert sorted(endings) == [".json", ".srt", ".tsv", ".txt", ".vtt"]
     assert "verbose_json" in formats.ALL

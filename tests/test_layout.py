@@ -58,7 +58,7 @@ def test_imports_go_one_way(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_nothing_is_long(path: Path) -> None:
+def test_files_and_functions_are_short(path: Path) -> None:
     text = path.read_text()
     assert text.count("\n") <= 300
     for node in ast.walk(ast.parse(text)):
@@ -79,7 +79,7 @@ def test_one_name_has_one_meaning() -> None:
 
 
 @pytest.mark.parametrize("page", ["architecture.md", "structures.md"])
-def test_the_docs_name_files_that_exist(page: str) -> None:
+def test_files_named_in_the_docs_exist(page: str) -> None:
     names = set(re.findall(r"`([a-z_0-9/]+\.py)`|\(([a-z_0-9/]+\.py)[,)]", (DOCS / page).read_text()))
     paths = {first or second for first, second in names}
     assert len(paths) > 15

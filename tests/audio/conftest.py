@@ -11,12 +11,12 @@ import pytest
 from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from local_server import LocalServer, serve
-from media_files import Sound
+from media_files import Int16Samples
 from prep_faults import decode_with_faults
 
 
 @pytest.fixture
-def tones() -> Sound:
+def tones() -> Int16Samples:
     return (np.sin(np.arange(50_000) * 0.05) * 9_000).astype(np.int16)
 
 

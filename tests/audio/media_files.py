@@ -15,19 +15,19 @@ import numpy as np
 import numpy.typing as npt
 
 RATE = 16_000
-Sound = npt.NDArray[np.int16]
+Int16Samples = npt.NDArray[np.int16]
 
 
-def read_clip(path: Path, seconds: float | None = None) -> Sound:
+def read_clip(path: Path, seconds: float | None = None) -> Int16Samples:
     """The first `seconds` of a 16 kHz mono 16-bit wav file, read without any code under test."""
     with wave.open(str(path)) as clip:
         assert (clip.getframerate(), clip.getnchannels(), clip.getsampwidth()) == (RATE, 1, 2)
-        sound = np.frombuffer(clip.readframes(clip.getnframes()), "<i2")
-    return sound if seconds is None else sound[: int(seconds * RATE)]
+        audio = np.frombuffer(clip.readframes(clip.getnframes()), "<i2")
+    return audio if seconds is None else audio[: int(seconds * RATE)]
 
 
 def encode(
-    sound: Sound,
+    audio: Int16Samples,
     container: str,
     codec: str | None,
     *,
@@ -36,15 +36,15 @@ def encode(
     video: str | None = None,
     options: dict[str, str] | None = None,
 ) -> bytes:
-    """`sound` in this container; without a codec it has no audio, with `video` it has a video stream."""
+    """`audio` in this container; without a codec it has no audio, with `video` it has a video stream."""
     with tempfile.NamedTemporaryFile() as file:
-        _write(Path(file.name), sound, container, codec, rate, layout, video, options or {})
+        _write(Path(file.name), audio, container, codec, rate, layout, video, options or {})
         return file.read()
 
 
 def _write(
     path: Path,
-    sound: Sound,
+    audio: Int16Samples,
     container: str,
     codec: str | None,
     rate: int,
@@ -58,14 +58,14 @@ def _write(
         if codec == "wmav2":
             stream.bit_rate = 128_000  # it has no default
         if pictures is not None:
-            _mux_pictures(output, pictures, seconds=len(sound) / RATE)
+            _mux_pictures(output, pictures, seconds=len(audio) / RATE)
         if stream is not None:
-            for frame in [*_resampled(sound, rate, layout), None]:
+            for frame in [*_resampled(audio, rate, layout), None]:
                 output.mux(stream.encode(frame))
 
 
-def _resampled(sound: Sound, rate: int, layout: str) -> list[av.AudioFrame]:
-    frame = av.AudioFrame.from_ndarray(sound[None].copy(), format="s16", layout="mono")
+def _resampled(audio: Int16Samples, rate: int, layout: str) -> list[av.AudioFrame]:
+    frame = av.AudioFrame.from_ndarray(audio[None].copy(), format="s16", layout="mono")
     frame.sample_rate = RATE
     frame.time_base = Fraction(1, RATE)
     frame.pts = 0
@@ -103,10 +103,10 @@ def wav(
     return b"RIFF" + struct.pack("<I", len(chunks) if riff_bytes is None else riff_bytes) + chunks
 
 
-def wav24(sound: Sound) -> bytes:
+def wav24(audio: Int16Samples) -> bytes:
     """24-bit samples, which have no numpy type: 16 bits and a low byte of zero."""
-    body = np.zeros((len(sound), 3), np.uint8)
-    body[:, 1:] = sound.astype("<i2").view(np.uint8).reshape(-1, 2)
+    body = np.zeros((len(audio), 3), np.uint8)
+    body[:, 1:] = audio.astype("<i2").view(np.uint8).reshape(-1, 2)
     header = bytearray(wav(np.zeros(0, np.int16)))
     struct.pack_into("<IIHH", header, 24, RATE, RATE * 3, 3, 24)
     struct.pack_into("<I", header, 40, body.size)
@@ -114,10 +114,10 @@ def wav24(sound: Sound) -> bytes:
     return bytes(header) + body.tobytes()
 
 
-def caf(sound: Sound, labels: list[int]) -> bytes:
-    """The sound in one channel per label; a label is a speaker position (1 left, 2 right, …)."""
+def caf(audio: Int16Samples, labels: list[int]) -> bytes:
+    """The audio in one channel per label; a label is a speaker position (1 left, 2 right, …)."""
     n_channels = len(labels)
-    body = sound.astype(">i2").repeat(n_channels).tobytes()
+    body = audio.astype(">i2").repeat(n_channels).tobytes()
     form = struct.pack(">d4s5I", RATE, b"lpcm", 0, 2 * n_channels, 1, n_channels, 16)
     places = struct.pack(">3I", 0, 0, n_channels) + b"".join(
         struct.pack(">2I3f", label, 0, 0, 0, 0) for label in labels
@@ -126,14 +126,14 @@ def caf(sound: Sound, labels: list[int]) -> bytes:
     return b"caff\0\1\0\0" + b"".join(kind + struct.pack(">q", len(data)) + data for kind, data in chunks)
 
 
-def likeness(sound: Sound, other: npt.NDArray[Any], max_lag: int = 1_600) -> float:
-    """Correlation of two sounds at the best shift of up to a tenth of a second."""
-    n = min(len(sound), len(other))
+def likeness(audio: Int16Samples, other: npt.NDArray[Any], max_lag: int = 1_600) -> float:
+    """Correlation of two signals at the best shift of up to a tenth of a second."""
+    n = min(len(audio), len(other))
     size = 1 << (2 * n).bit_length()
-    a, b = (np.fft.rfft(x[:n].astype(np.float64) - x[:n].mean(), size) for x in (sound, other))
+    a, b = (np.fft.rfft(x[:n].astype(np.float64) - x[:n].mean(), size) for x in (audio, other))
     cross = np.fft.irfft(a * np.conj(b), size)
     best = max(cross[: max_lag + 1].max(), cross[-max_lag:].max())
-    return float(best / (np.std(sound[:n].astype(np.float64)) * np.std(other[:n].astype(np.float64)) * n))
+    return float(best / (np.std(audio[:n].astype(np.float64)) * np.std(other[:n].astype(np.float64)) * n))
 
 
 def with_cover(mp3: bytes, picture: bytes) -> bytes:

@@ -18,7 +18,7 @@ def hang() -> None:
     time.sleep(600)
 
 
-def hang_deaf() -> None:
+def hang_holding_gil() -> None:
     """Hangs in C with the GIL held."""
     ctypes.PyDLL(None).sleep(600)
 
@@ -36,7 +36,7 @@ FAULTS: dict[str, Callable[[], object]] = {
     "abort": os.abort,
     "exit": lambda: os._exit(3),
     "hang": hang,
-    "deaf": hang_deaf,
+    "uninterruptible": hang_holding_gil,
     "memory": eat_memory,
     "defect": fail,
     "killed": lambda: os.kill(os.getpid(), signal.SIGKILL),

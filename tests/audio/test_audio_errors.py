@@ -117,7 +117,7 @@ def test_file_without_permission(folder: Path) -> None:
     (folder / "good.wav").chmod(0)
     user = os.geteuid()
     if user == 0:
-        os.seteuid(65_534)  # root may read everything, nobody may not
+        os.seteuid(65_534)  # root may read everything, this user may not
     try:
         with pytest.raises(AudioDenied, match="check its permissions"):
             Recording.open(folder / "good.wav")
@@ -154,16 +154,16 @@ def test_playlist_cannot_read_another_file(folder: Path, suffix: str, with_file_
 def test_endless_pipe_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(source, "MAX_STREAM_BYTES", 10_000_000)
 
-    class Endless(io.RawIOBase):
+    class EndlessStream(io.RawIOBase):
         def read(self, size: int = -1) -> bytes:
             return b"\0" * size
 
     with pytest.raises(AudioTooLarge, match=r"the given stream is larger than 9.54 MiB"):
-        Recording.open(Endless())
+        Recording.open(EndlessStream())
 
 
 def test_read_error_of_a_stream() -> None:
-    class Failing(io.BytesIO):
+    class FailingStream(io.BytesIO):
         good_bytes = 20_000
 
         def read(self, size: int | None = -1) -> bytes:
@@ -172,19 +172,19 @@ def test_read_error_of_a_stream() -> None:
             return super().read(size)
 
     for good_bytes in (0, 1, 20_000):
-        Failing.good_bytes = good_bytes
+        FailingStream.good_bytes = good_bytes
         with pytest.raises(AudioError, match="the given stream could not be read: Input/output error"):
-            Recording.open(Failing(wav(TONES)))
+            Recording.open(FailingStream(wav(TONES)))
     assert Recording.open(wav(TONES)).n_samples == 32_000, "the next file is not touched by it"
 
 
 def test_stream_returning_more_bytes_than_requested() -> None:
-    class Generous(io.BytesIO):
+    class OverfullStream(io.BytesIO):
         def read(self, size: int | None = -1) -> bytes:
             data = super().read(size)
             return data + b"x" * 100_000 if data else data
 
-    Recording.open(Generous(wav(TONES))).close()
+    Recording.open(OverfullStream(wav(TONES))).close()
 
 
 def test_busy_time_without_audio_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

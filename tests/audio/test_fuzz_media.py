@@ -27,33 +27,33 @@ WARM_UP_CASES = 100  # caches, codecs and allocator pools fill up first
 
 @pytest.fixture(scope="module")
 def media(speech_clips: list[Path]) -> list[bytes]:
-    sound = read_clip(speech_clips[0], 1.5)
-    ogg = encode(sound, "ogg", "libopus", rate=48_000)
+    clip = read_clip(speech_clips[0], 1.5)
+    ogg = encode(clip, "ogg", "libopus", rate=48_000)
     return [
-        wav(sound),
-        wav(sound.repeat(6), n_channels=6),
-        encode(sound, "wav", "adpcm_ms"),
-        encode(sound, "wav", "pcm_f32le", rate=8_000, layout="stereo"),
-        encode(sound, "mp3", "libmp3lame", rate=44_100, layout="stereo"),
-        with_cover(encode(sound, "mp3", "libmp3lame"), png()),
-        encode(sound, "adts", "aac", rate=44_100),
-        encode(sound, "mp4", "aac", rate=48_000),
-        encode(sound, "mp4", "aac", rate=48_000, video="mpeg4", options={"movflags": "faststart"}),
-        encode(sound, "mp4", "alac", options={"movflags": "frag_keyframe+empty_moov"}),
+        wav(clip),
+        wav(clip.repeat(6), n_channels=6),
+        encode(clip, "wav", "adpcm_ms"),
+        encode(clip, "wav", "pcm_f32le", rate=8_000, layout="stereo"),
+        encode(clip, "mp3", "libmp3lame", rate=44_100, layout="stereo"),
+        with_cover(encode(clip, "mp3", "libmp3lame"), png()),
+        encode(clip, "adts", "aac", rate=44_100),
+        encode(clip, "mp4", "aac", rate=48_000),
+        encode(clip, "mp4", "aac", rate=48_000, video="mpeg4", options={"movflags": "faststart"}),
+        encode(clip, "mp4", "alac", options={"movflags": "frag_keyframe+empty_moov"}),
         ogg,
-        ogg + encode(sound, "ogg", "flac"),
-        encode(sound, "webm", "libopus", rate=48_000),
-        encode(sound, "matroska", "ac3", rate=48_000, layout="5.1", video="mpeg4"),
-        encode(sound, "flac", "flac"),
-        encode(sound, "mpegts", "mp2", rate=32_000, video="mpeg4"),
-        encode(sound, "asf", "wmav2", rate=44_100),
-        encode(sound, "avi", "libmp3lame", rate=22_050, video="mpeg4"),
-        encode(sound, "flv", "aac", rate=44_100),
-        encode(sound, "aiff", "pcm_s16be"),
-        encode(sound, "caf", "pcm_s24le"),
-        caf(sound, [2, 1, 3]),
-        encode(sound, "mov", "pcm_s16le", layout="5.1"),
-        encode(sound, "au", "pcm_mulaw", rate=8_000),
+        ogg + encode(clip, "ogg", "flac"),
+        encode(clip, "webm", "libopus", rate=48_000),
+        encode(clip, "matroska", "ac3", rate=48_000, layout="5.1", video="mpeg4"),
+        encode(clip, "flac", "flac"),
+        encode(clip, "mpegts", "mp2", rate=32_000, video="mpeg4"),
+        encode(clip, "asf", "wmav2", rate=44_100),
+        encode(clip, "avi", "libmp3lame", rate=22_050, video="mpeg4"),
+        encode(clip, "flv", "aac", rate=44_100),
+        encode(clip, "aiff", "pcm_s16be"),
+        encode(clip, "caf", "pcm_s24le"),
+        caf(clip, [2, 1, 3]),
+        encode(clip, "mov", "pcm_s16le", layout="5.1"),
+        encode(clip, "au", "pcm_mulaw", rate=8_000),
     ]
 
 

@@ -17,10 +17,10 @@ from choral.errors import (
     UsageError,
 )
 from local_server import LocalServer
-from media_files import Sound, wav
+from media_files import Int16Samples, wav
 
 
-def test_paths_outside_the_roots(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
+def test_paths_outside_the_roots(make_pool: Callable[..., PrepPool], tones: Int16Samples, tmp_path: Path) -> None:
     root, outside = tmp_path / "root", tmp_path / "root-outside"
     for folder in (root / "sub", outside):
         folder.mkdir(parents=True)
@@ -52,14 +52,16 @@ def test_paths_outside_the_roots(make_pool: Callable[..., PrepPool], tones: Soun
         pool.submit(str(root / "a\0.wav")).result(20)
 
 
-def test_paths_are_refused_without_roots(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
+def test_paths_are_refused_without_roots(
+    make_pool: Callable[..., PrepPool], tones: Int16Samples, tmp_path: Path
+) -> None:
     (tmp_path / "a.wav").write_bytes(wav(tones))
     with pytest.raises(AudioRefused):
         make_pool(roots=()).submit(tmp_path / "a.wav").result(20)
 
 
 def test_file_swapped_during_open_is_refused(
-    pool: PrepPool, tones: Sound, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pool: PrepPool, tones: Int16Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path, other = tmp_path / "a.wav", tmp_path / "b.wav"
     path.write_bytes(wav(tones))
@@ -74,7 +76,9 @@ def test_file_swapped_during_open_is_refused(
         pool.submit(path).result(20)
 
 
-def test_urls_go_through_the_guard(make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer) -> None:
+def test_urls_go_through_the_guard(
+    make_pool: Callable[..., PrepPool], tones: Int16Samples, server: LocalServer
+) -> None:
     url = server.add("/a.wav", wav(tones))
     with pytest.raises(AudioRefused, match="allowed hosts"):
         make_pool(allowed_hosts=()).submit(url).result(20)

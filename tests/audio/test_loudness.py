@@ -17,10 +17,10 @@ from choral.audio.prep.pool import PrepPool
 from choral.audio.recording import Recording
 from choral.errors import UsageError
 from choral.types import LoudnessKind, TranscribeOptions
-from media_files import RATE, Sound, encode, read_clip, wav
+from media_files import RATE, Int16Samples, encode, read_clip, wav
 
 
-def ffmpeg_lufs(sound: Sound) -> float:
+def ffmpeg_lufs(clip: Int16Samples) -> float:
     """The integrated loudness by ffmpeg's ebur128 filter."""
     graph = av.filter.Graph()
     source = graph.add_abuffer(sample_rate=RATE, format="s16", layout="mono")
@@ -28,7 +28,7 @@ def ffmpeg_lufs(sound: Sound) -> float:
     source.link_to(meter)
     meter.link_to(sink)
     graph.configure()
-    frame = av.AudioFrame.from_ndarray(sound[None].copy(), format="s16", layout="mono")
+    frame = av.AudioFrame.from_ndarray(clip[None].copy(), format="s16", layout="mono")
     frame.sample_rate = RATE
     with av.logging.Capture() as said:
         av.logging.set_level(av.logging.INFO)
@@ -48,17 +48,17 @@ def ffmpeg_lufs(sound: Sound) -> float:
 @pytest.mark.parametrize("gain", [1.0, 0.1, 0.01])
 def test_integrated_loudness_equals_ffmpeg(speech_clips: list[Path], gain: float) -> None:
     for path in speech_clips:
-        sound = (read_clip(path) * gain).astype(np.int16)
-        assert measure_loudness(Recording.open(sound), "ebu") == pytest.approx(ffmpeg_lufs(sound), abs=0.1)
+        clip = (read_clip(path) * gain).astype(np.int16)
+        assert measure_loudness(Recording.open(clip), "ebu") == pytest.approx(ffmpeg_lufs(clip), abs=0.1)
 
 
 def test_pauses_are_gated_out(speech_clips: list[Path]) -> None:
-    sound = read_clip(speech_clips[0])
+    clip = read_clip(speech_clips[0])
     pause = np.zeros(20 * RATE + 777, np.int16)
-    long = np.concatenate([pause, sound, pause, *[sound] * 20, pause])
+    long = np.concatenate([pause, clip, pause, *[clip] * 20, pause])
     assert measure_loudness(Recording.open(long), "ebu") == pytest.approx(ffmpeg_lufs(long), abs=0.1)
     assert measure_loudness(Recording.open(long), "ebu") == pytest.approx(
-        measure_loudness(Recording.open(sound), "ebu"), abs=0.3
+        measure_loudness(Recording.open(clip), "ebu"), abs=0.3
     )
 
 
@@ -87,9 +87,9 @@ def test_normalize_to_target(speech_clips: list[Path], kind: LoudnessKind, targe
 
 
 def test_gain_is_constant_and_does_not_clip() -> None:
-    sound = (np.sin(np.arange(RATE * 3) * 0.3) * 100).astype(np.int16)
-    sound[5_000] = 30_000  # a click that must not be clipped
-    recording = Recording.open(encode(sound, "flac", "flac"), max_memory_s=0)
+    clip = (np.sin(np.arange(RATE * 3) * 0.3) * 100).astype(np.int16)
+    clip[5_000] = 30_000  # a click that must not be clipped
+    recording = Recording.open(encode(clip, "flac", "flac"), max_memory_s=0)
     changed = normalize_loudness(recording, "rms", -20)
     gain = 32_768 / 30_000
     assert changed.peak == pytest.approx(1.0)

@@ -27,11 +27,11 @@ from choral.errors import (
     UsageError,
 )
 from local_server import LocalServer
-from media_files import Sound, encode, wav
+from media_files import Int16Samples, encode, wav
 from prep_helpers import EMPTY, children, samples_of, wait_until
 
 
-def test_samples_equal_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
+def test_samples_equal_recording_open(pool: PrepPool, tones: Int16Samples, tmp_path: Path, server: LocalServer) -> None:
     makers = [
         ("mp3", "libmp3lame", 44_100),
         ("flac", "flac", 48_000),
@@ -54,7 +54,7 @@ def test_samples_equal_recording_open(pool: PrepPool, tones: Sound, tmp_path: Pa
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_warnings_and_names_equal_recording_open(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_warnings_and_names_equal_recording_open(pool: PrepPool, tones: Int16Samples, tmp_path: Path) -> None:
     path = tmp_path / "cut.flac"
     body = encode(tones, "flac", "flac")
     path.write_bytes(body[: len(body) // 2])
@@ -98,7 +98,7 @@ def test_max_bytes(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None:
 
 
 def test_stalled_and_trickling_downloads_time_out(
-    make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer
+    make_pool: Callable[..., PrepPool], tones: Int16Samples, server: LocalServer
 ) -> None:
     pool = make_pool(fetch_timeout_s=1.0, stall_timeout_s=0.5)
     stalling = server.add("/stall", wav(tones), delay_s=3)
@@ -121,22 +121,20 @@ def test_max_audio_s(make_pool: Callable[..., PrepPool], tmp_path: Path) -> None
 
 def test_memory_budget_spills_to_disk(make_pool: Callable[..., PrepPool]) -> None:
     pool = make_pool(memory_bytes=2**20)
-    sound = (np.sin(np.arange(30_000) * 0.05) * 9_000).astype(np.int16)
-    every = [pool.submit(wav(sound)).result(20).recording for _ in range(20)]
+    clip = (np.sin(np.arange(30_000) * 0.05) * 9_000).astype(np.int16)
+    every = [pool.submit(wav(clip)).result(20).recording for _ in range(20)]
     assert 2**20 - 60_000 < pool.backlog.memory_bytes <= 2**20  # 17 of them
-    long = pool.submit(wav(np.tile(sound, 100))).result(20).recording  # too long for memory, whatever the budget
+    long = pool.submit(wav(np.tile(clip, 100))).result(20).recording  # too long for memory, whatever the budget
     assert pool.backlog.memory_bytes <= 2**20
     assert long.n_samples == 3_000_000
-    np.testing.assert_array_equal(long.samples(2_990_000, 3_000_000), (sound / np.float32(32768))[-10_000:])
-    assert {samples_of(recording) for recording in every} == {(sound / np.float32(32768)).tobytes()}
+    np.testing.assert_array_equal(long.samples(2_990_000, 3_000_000), (clip / np.float32(32768))[-10_000:])
+    assert {samples_of(recording) for recording in every} == {(clip / np.float32(32768)).tobytes()}
     for recording in every:
         recording.close()
         recording.close()
     wait_until(lambda: pool.backlog == EMPTY)
     long.close()
-    assert (
-        pool.submit(wav(sound)).result(20).recording.duration == 1.875
-    )  # garbage-collected, which releases its memory
+    assert pool.submit(wav(clip)).result(20).recording.duration == 1.875  # garbage-collected, which releases its memory
     wait_until(lambda: pool.backlog == EMPTY)
 
 
@@ -158,7 +156,7 @@ def resident_bytes() -> int:
 
 
 def test_downloads_do_not_occupy_processes(
-    make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer
+    make_pool: Callable[..., PrepPool], tones: Int16Samples, server: LocalServer
 ) -> None:
     pool = make_pool(processes=1, fetches=6)
     urls = [server.add(f"/{i}.wav", wav(tones), delay_s=0.7) for i in range(6)]  # in two pieces: 1.4 s each
@@ -174,7 +172,7 @@ def test_downloads_do_not_occupy_processes(
 
 
 def test_cancel_in_every_phase(
-    make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer, tmp_path: Path
+    make_pool: Callable[..., PrepPool], tones: Int16Samples, server: LocalServer, tmp_path: Path
 ) -> None:
     pool = make_pool(processes=1, fetches=1)
     (tmp_path / "hang.wav").write_bytes(wav(tones))
@@ -194,7 +192,7 @@ def test_cancel_in_every_phase(
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_cancel_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_cancel_from_asyncio(pool: PrepPool, tones: Int16Samples, tmp_path: Path) -> None:
     (tmp_path / "hang.wav").write_bytes(wav(tones))
 
     async def run() -> None:
@@ -208,7 +206,7 @@ def test_cancel_from_asyncio(pool: PrepPool, tones: Sound, tmp_path: Path) -> No
 
 
 def test_close_cancels_all_tasks(
-    make_pool: Callable[..., PrepPool], tones: Sound, server: LocalServer, tmp_path: Path
+    make_pool: Callable[..., PrepPool], tones: Int16Samples, server: LocalServer, tmp_path: Path
 ) -> None:
     (tmp_path / "hang.wav").write_bytes(wav(tones))
     before = children()
@@ -228,7 +226,7 @@ def test_close_cancels_all_tasks(
         pool.submit(wav(tones))
 
 
-def test_no_descriptor_leaks(pool: PrepPool, tones: Sound, tmp_path: Path, server: LocalServer) -> None:
+def test_no_descriptor_leaks(pool: PrepPool, tones: Int16Samples, tmp_path: Path, server: LocalServer) -> None:
     (tmp_path / "segfault.wav").write_bytes(wav(tones))
     url = server.add("/a.wav", wav(tones))
 
@@ -249,7 +247,7 @@ def read_link(fd: str) -> str:
         return "socket"
 
 
-def test_full_disk_is_retryable(pool: PrepPool, tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_retryable(pool: PrepPool, tones: Int16Samples, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("choral.audio.prep.pool.temporary_file", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
     with pytest.raises(StorageError, match="no space left") as caught:
         pool.submit(wav(tones)).result(20)

@@ -19,7 +19,7 @@ from choral.errors import (
     NotAudio,
 )
 from local_server import LocalServer
-from media_files import Sound, wav
+from media_files import Int16Samples, wav
 from prep_faults import FAULTS
 from prep_helpers import EMPTY, children, samples_of, wait_until
 
@@ -31,11 +31,11 @@ CRASHES = {
     "killed": r"crashed the decoder \(SIGKILL\)",
     "memory": "needs too much memory",
     "hang": "could not be decoded in 5 s",
-    "deaf": "could not be decoded in 5 s",
+    "uninterruptible": "could not be decoded in 5 s",
 }
 
 
-def test_crashing_file_fails_alone(make_pool: Callable[..., PrepPool], tones: Sound, tmp_path: Path) -> None:
+def test_crashing_file_fails_alone(make_pool: Callable[..., PrepPool], tones: Int16Samples, tmp_path: Path) -> None:
     assert set(CRASHES) == set(FAULTS)
     pool = make_pool(decode_timeout_s=5)  # includes the start of a process, which is slow on a busy machine
     good = tmp_path / "good.wav"
@@ -56,7 +56,7 @@ def test_crashing_file_fails_alone(make_pool: Callable[..., PrepPool], tones: So
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_killed_process_is_replaced_and_its_file_retried(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_killed_process_is_replaced_and_its_file_retried(pool: PrepPool, tones: Int16Samples, tmp_path: Path) -> None:
     path = tmp_path / "killed-once.wav"
     path.write_bytes(wav(tones))
     with pool.submit(path).result(20).recording as recording, Recording.open(wav(tones)) as expected:
@@ -64,14 +64,14 @@ def test_killed_process_is_replaced_and_its_file_retried(pool: PrepPool, tones: 
     assert path.with_suffix(".marker").exists()
 
 
-def test_killed_idle_process_is_replaced(pool: PrepPool, tones: Sound, tmp_path: Path) -> None:
+def test_killed_idle_process_is_replaced(pool: PrepPool, tones: Int16Samples, tmp_path: Path) -> None:
     pool.submit(wav(tones)).result(20).recording.close()
     for pid in children():
         os.kill(pid, signal.SIGKILL)
     pool.submit(wav(tones)).result(20).recording.close()
 
 
-def test_processes_ignore_stop_signals(pool: PrepPool, tones: Sound) -> None:
+def test_processes_ignore_stop_signals(pool: PrepPool, tones: Int16Samples) -> None:
     pool.submit(wav(tones)).result(20).recording.close()
     before = children()
     for pid in before:
@@ -81,8 +81,8 @@ def test_processes_ignore_stop_signals(pool: PrepPool, tones: Sound) -> None:
     assert before <= children()
 
 
-@pytest.mark.parametrize("name", ["hang", "deaf"])
-def test_processes_die_with_their_parent(tmp_path: Path, tones: Sound, name: str) -> None:
+@pytest.mark.parametrize("name", ["hang", "uninterruptible"])
+def test_processes_die_with_their_parent(tmp_path: Path, tones: Int16Samples, name: str) -> None:
     path = tmp_path / f"{name}.wav"
     path.write_bytes(wav(tones))
     code = (
@@ -118,7 +118,7 @@ def test_processes_die_with_their_parent(tmp_path: Path, tones: Sound, name: str
     wait_until(lambda: not child.exists() or "State:\tZ" in (child / "status").read_text(), 5)
 
 
-def test_processes_inherit_no_other_socket(pool: PrepPool, tones: Sound, server: LocalServer) -> None:
+def test_processes_inherit_no_other_socket(pool: PrepPool, tones: Int16Samples, server: LocalServer) -> None:
     pool.submit(server.add("/a.wav", wav(tones))).result(20).recording.close()
     (pid,) = children()
     links = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]

@@ -17,7 +17,7 @@ import pytest
 
 from choral.audio.recording import Cancelled, Recording
 from choral.errors import AudioTooLarge, StorageError
-from media_files import Sound, encode, read_clip, wav
+from media_files import Int16Samples, encode, read_clip, wav
 
 SCALE = np.float32(32768)
 
@@ -28,12 +28,12 @@ def open_files() -> int:
 
 
 @pytest.fixture
-def tones() -> Sound:
+def tones() -> Int16Samples:
     return (np.sin(np.arange(50_000) * 0.05) * 9_000).astype(np.int16)
 
 
 @pytest.mark.parametrize("max_memory_s", [1_200, 1.0, 0.0], ids=["memory", "spilled midway", "disk"])
-def test_reads_any_range(tones: Sound, max_memory_s: float) -> None:
+def test_reads_any_range(tones: Int16Samples, max_memory_s: float) -> None:
     with Recording.open(encode(tones, "flac", "flac"), max_memory_s=max_memory_s) as recording:
         expected = tones.astype(np.float32) / SCALE
         assert recording.n_samples == 50_000
@@ -46,7 +46,7 @@ def test_reads_any_range(tones: Sound, max_memory_s: float) -> None:
         np.testing.assert_array_equal(np.concatenate(list(recording.pieces(7_001))), expected)
 
 
-def test_concurrent_reads_from_disk(tones: Sound) -> None:
+def test_concurrent_reads_from_disk(tones: Int16Samples) -> None:
     recording = Recording.open(wav(np.tile(tones, 20)), max_memory_s=1)
     expected = np.tile(tones, 20).astype(np.float32) / SCALE
     wrong: list[int] = []
@@ -73,13 +73,13 @@ def test_float32_array_is_not_copied() -> None:
     assert recording.warnings == ()
 
 
-def test_arrays_of_other_types(tones: Sound) -> None:
+def test_arrays_of_other_types(tones: Int16Samples) -> None:
     expected = tones.astype(np.float32) / SCALE
     for array in (tones, tones / 32768.0, expected[::1], np.repeat(expected, 2)[::2]):
         np.testing.assert_array_equal(Recording.open(array).samples(0, 50_000), expected)
 
 
-def test_unscaled_array_warns(tones: Sound) -> None:
+def test_unscaled_array_warns(tones: Int16Samples) -> None:
     assert "full scale is 1" in Recording.open(tones.astype(np.float32)).warnings[0]
     assert Recording.open(tones).warnings == ()
 
@@ -97,7 +97,7 @@ def test_very_short(n_samples: int) -> None:
     assert Recording.open(wav(np.full(n_samples, 500, np.int16))).n_samples == n_samples
 
 
-def test_progress_reaches_the_end(tones: Sound) -> None:
+def test_progress_reaches_the_end(tones: Int16Samples) -> None:
     seen: list[tuple[float, float | None]] = []
     Recording.open(wav(np.tile(tones, 4)), on_progress=lambda done_s, total_s: seen.append((done_s, total_s)))
     assert [done_s for done_s, _ in seen] == sorted(done_s for done_s, _ in seen)
@@ -105,12 +105,12 @@ def test_progress_reaches_the_end(tones: Sound) -> None:
     assert len(seen) > 3
 
 
-def test_too_long(tones: Sound) -> None:
+def test_too_long(tones: Int16Samples) -> None:
     with pytest.raises(AudioTooLarge, match="longer than 2 s: cut it"):
         Recording.open(wav(tones), max_duration_s=2)
 
 
-def test_no_descriptor_leaks(tones: Sound, tmp_path: Path) -> None:
+def test_no_descriptor_leaks(tones: Int16Samples, tmp_path: Path) -> None:
     path = tmp_path / "tones.wav"
     path.write_bytes(wav(tones))
     before = open_files()
@@ -125,7 +125,7 @@ def test_no_descriptor_leaks(tones: Sound, tmp_path: Path) -> None:
     assert open_files() == before
 
 
-def test_close_frees_the_samples(tones: Sound) -> None:
+def test_close_frees_the_samples(tones: Int16Samples) -> None:
     samples = tones.copy()
     held = weakref.ref(samples)
     recording = Recording.open(samples)
@@ -135,7 +135,7 @@ def test_close_frees_the_samples(tones: Sound) -> None:
     assert recording.n_samples == 50_000
 
 
-def test_failing_progress_callback_closes_the_file(tones: Sound) -> None:
+def test_failing_progress_callback_closes_the_file(tones: Int16Samples) -> None:
     def fail(done_s: float, total_s: float | None) -> None:
         raise KeyboardInterrupt
 
@@ -145,7 +145,7 @@ def test_failing_progress_callback_closes_the_file(tones: Sound) -> None:
     assert open_files() == before
 
 
-def test_cancel_event_ends_decoding_and_reading(tones: Sound) -> None:
+def test_cancel_event_ends_decoding_and_reading(tones: Int16Samples) -> None:
     event = threading.Event()
     with Recording.open(wav(tones), max_memory_s=1.0, cancel_event=event) as recording:
         assert recording.samples(0, 100).size == 100
@@ -160,13 +160,13 @@ def test_cancel_event_ends_decoding_and_reading(tones: Sound) -> None:
         next(array.pieces(10))
 
 
-def test_full_disk(tones: Sound, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk(tones: Int16Samples, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
     with pytest.raises(StorageError, match=r"no space left in .*set TMPDIR"):
         Recording.open(wav(np.tile(tones, 4)), max_memory_s=0)
 
 
-def test_missing_temporary_folder(tones: Sound, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_temporary_folder(tones: Int16Samples, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
     with pytest.raises(StorageError, match="set TMPDIR"):
         Recording.open(wav(tones), max_memory_s=0)
@@ -217,7 +217,7 @@ print(peak_mb() - before)
 """
 
 
-def peak_growth_mb(hours: float, max_memory_s: float, clip: Sound, folder: Path) -> float:
+def peak_growth_mb(hours: float, max_memory_s: float, clip: Int16Samples, folder: Path) -> float:
     (folder / "long.py").write_text(LONG)
     (folder / "clip.wav").write_bytes(wav(clip))
     command = [sys.executable, "long.py", str(hours), str(max_memory_s), "clip.wav"]

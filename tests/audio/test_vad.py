@@ -1,4 +1,4 @@
-"""The voice detector against faster-whisper, which runs the same model, and the rules for spans."""
+"""The voice activity detector against faster-whisper, which runs the same model, and the rules for spans."""
 
 from __future__ import annotations
 

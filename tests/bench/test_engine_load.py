@@ -60,7 +60,7 @@ def test_assign_callers(n_windows: int, n_callers: int | None, counts: list[int]
 
 
 def test_step_overhead_does_not_grow_with_waiting_windows() -> None:
-    """A step that looked at every waiting window would take 64 times as long."""
+    """A scheduler that scanned all waiting windows would take 64 times as long."""
     few, many = measure_overhead(64, 64), measure_overhead(4096, 4096)
     assert (few.rows, many.rows) == (64, 64)
     assert many.step_us < 8 * few.step_us

@@ -36,8 +36,8 @@ def test_final_text_must_be_its_deltas_joined() -> None:
 
 
 def test_samples_are_timed_by_their_chunk() -> None:
-    sound, starts = join_with_silence([np.ones(16_000, np.int16)])
-    assert sound[starts[0] - 1 : starts[0] + 1].tolist() == [0, 1]
+    clip, starts = join_with_silence([np.ones(16_000, np.int16)])
+    assert clip[starts[0] - 1 : starts[0] + 1].tolist() == [0, 1]
     session = LiveSession(starts, sent_s=[10.0 + CHUNK_S * number for number in range(27)])
     assert session.sent_at_s(0) == 10.0
     assert session.sent_at_s(starts[0]) == 10.5

@@ -47,23 +47,23 @@ def setup(model: Path, **given: object) -> PeerSetup:
 
 
 def test_every_request_differs_by_noise_of_one_step(tmp_path: Path) -> None:
-    sound = hum(1.0)
-    rounds = [write_audio_files([sound, sound], tmp_path / str(seed), seed) for seed in (0, 1)]
+    clip = hum(1.0)
+    rounds = [write_audio_files([clip, clip], tmp_path / str(seed), seed) for seed in (0, 1)]
     read = [request.samples() for requests in rounds for request in requests]
     assert len({samples.tobytes() for samples in read}) == 4
-    assert all(np.abs(samples - sound.samples).max() <= 1.51 * ONE_STEP for samples in read)
-    again = write_audio_files([sound, sound], tmp_path / "again", 0)
+    assert all(np.abs(samples - clip.samples).max() <= 1.51 * ONE_STEP for samples in read)
+    again = write_audio_files([clip, clip], tmp_path / "again", 0)
     assert [request.samples().tobytes() for request in again] == [samples.tobytes() for samples in read[:2]]
 
 
 def test_clips_repeat_and_long_ones_are_left_out(tmp_path: Path) -> None:
-    sounds = [hum(1.0), hum(2.0), hum(31.0)]
-    requests = write_audio_files(sounds, tmp_path, 0)
+    audio_clips = [hum(1.0), hum(2.0), hum(31.0)]
+    requests = write_audio_files(audio_clips, tmp_path, 0)
     clips = [LabelledClip(str(i), Path(request.path), f"text {i}", "en") for i, request in enumerate(requests)]
-    assert [sound.text for sound in short_clips(clips, 5)] == ["text 0", "text 1", "text 0", "text 1", "text 0"]
+    assert [clip.text for clip in short_clips(clips, 5)] == ["text 0", "text 1", "text 0", "text 1", "text 0"]
     with pytest.raises(AudioNotFound, match="at most 30 s"):
         short_clips(clips[2:], 1)
-    assert sounds[2].samples.size > WINDOW_SAMPLES
+    assert audio_clips[2].samples.size > WINDOW_SAMPLES
 
 
 def test_join_clips_with_their_texts() -> None:
@@ -117,15 +117,15 @@ def test_tokenizer_for_other_libraries_is_the_same(tiny_en_pt: Path, text: str) 
 
 def test_a_row_has_the_median_of_the_rounds_and_all_errors(tiny_en_pt: Path) -> None:
     config = all_configs(setup(tiny_en_pt))[0]
-    sounds = [hum(6.0, "red house"), hum(4.0, "green tree")]
+    audio_clips = [hum(6.0, "red house"), hum(4.0, "green tree")]
     runs = [
         RoundResult(("red house", f"green {last}"), (1.0, 1.0), wall_s, 1.0)
         for last, wall_s in (("tree", 1.0), ("x", 5.0))
     ]
-    found = speed_row(PeerResult(config, [*runs, runs[0]], peak_bytes=7), sounds)
+    found = speed_row(PeerResult(config, [*runs, runs[0]], peak_bytes=7), audio_clips)
     assert (found.times_real_time, found.peak_bytes, found.rounds_s) == (10.0, 7, (1.0, 5.0, 1.0))
     assert found.wer_percent == pytest.approx(100 / 12)
-    assert speed_row(PeerResult(config, runs), [sounds[0], replace(sounds[1], text=None)]).wer_percent is None
+    assert speed_row(PeerResult(config, runs), [audio_clips[0], replace(audio_clips[1], text=None)]).wer_percent is None
 
 
 def test_targets_compare_the_best_of_each() -> None:

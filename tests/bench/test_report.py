@@ -1,4 +1,4 @@
-"""What benchmarks print at their end: bars, and a line of JSON that says where it was measured."""
+"""Output of benchmarks: bars, verdicts, and the JSON line with machine and commit."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def test_the_longest_bar_is_the_largest_value() -> None:
     )
 
 
-def test_a_small_value_is_still_seen_and_nothing_to_show_is_no_error() -> None:
+def test_bars_of_small_values_are_visible_and_empty_charts_are_valid() -> None:
     assert "▏" in bars([("a", 1e-9, ""), ("b", 1.0, "")])
     assert bars([]) == ""
     assert bars([("a", math.nan, "?")]).split() == ["a", "?"]
 
 
-def test_the_json_line_says_what_where_and_from_which_source() -> None:
+def test_json_line_has_benchmark_machine_and_commit() -> None:
     @dataclass(frozen=True)
     class Part:
         seconds: tuple[float, ...]
@@ -35,6 +35,6 @@ def test_the_json_line_says_what_where_and_from_which_source() -> None:
     assert "commit" in fields
 
 
-def test_verdicts() -> None:
+def test_verdict_of_met_missed_and_unmeasured_targets() -> None:
     said = [verdict("flat", holds=holds) for holds in (True, False, None)]
     assert said == ["flat: yes\n", "flat: no\n", "flat: not measured here\n"]

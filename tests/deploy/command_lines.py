@@ -15,7 +15,7 @@ DEPLOY = ROOT / "deploy"
 
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """What the real parser makes of it; an unknown flag raises."""
+    """Parse with the real parser; an unknown flag raises."""
     return parse(normalise(arguments))
 
 

@@ -74,7 +74,7 @@ def test_ports_are_local_and_redis_is_internal() -> None:
 
 
 def test_redis_command_starts(redis_program: None, tmp_path: Path) -> None:
-    """Its own flags, with the real program."""
+    """Start the real program with the flags of the compose file."""
     flags = [*SERVICES["redis"]["command"][1:], "--port", "0", "--dir", str(tmp_path), "--unixsocket", "here.sock"]
     redis = subprocess.Popen(["redis-server", *flags], stdout=subprocess.PIPE, text=True)
     assert redis.stdout is not None

@@ -20,7 +20,7 @@ LINES = re.sub(r"\\\n\s*", "", DOCKERFILE).splitlines()
 
 
 def instruction(name: str) -> str:
-    """The last one of this name, which is the one that counts."""
+    """The last instruction of this name, which is the effective one."""
     return [line for line in LINES if line.startswith(f"{name} ")][-1].removeprefix(f"{name} ")
 
 

@@ -18,7 +18,7 @@ import yaml
 
 from choral.jobs.metrics import WorkerMetrics
 from command_lines import DEPLOY
-from live_server import LiveServer, running
+from serve_process import ServeProcess, running
 from support.redis_server import RedisServer, free_port
 
 DASHBOARD = DEPLOY / "grafana" / "dashboards" / "choral.json"
@@ -82,7 +82,7 @@ def test_dashboard_panels_do_not_overlap() -> None:
 
 
 def labels_in(pages: str) -> dict[str, set[str]]:
-    """Of every sample, and of what a worker has not counted yet."""
+    """The labels of every sample, and of metrics that have no samples yet."""
     registry = WorkerMetrics().registry
     known = {name: set(getattr(each, "_labelnames", ())) for name, each in registry._names_to_collectors.items()}
     for name, labels in re.findall(r"^(\w+)\{(.*)\} ", pages, re.MULTILINE):
@@ -102,9 +102,9 @@ def redis(redis_program: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 
 @pytest.fixture(scope="module")
-def server(tiny_en_pt: Path) -> Iterator[LiveServer]:
-    with running("--model", tiny_en_pt, "--processes", 1, "--threads", 1) as live:
-        yield live
+def server(tiny_en_pt: Path) -> Iterator[ServeProcess]:
+    with running("--model", tiny_en_pt, "--processes", 1, "--threads", 1) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +120,14 @@ def worker_port(tiny_en_pt: Path, redis: RedisServer) -> Iterator[int]:
 
 
 def health_check(command: list[str], from_port: int, to_port: int) -> int:
-    """The command of a file, sent to another port."""
+    """The health check of a deployment file, with another port."""
     assert command[0] == "python"
     script = command[2].replace(str(from_port), str(to_port))
     assert str(to_port) in script
     return subprocess.run([sys.executable, "-c", script], stderr=subprocess.DEVNULL, check=False).returncode
 
 
-def test_dashboard_metrics_exist_and_health_checks_work(server: LiveServer, worker_port: int) -> None:
+def test_dashboard_metrics_exist_and_health_checks_work(server: ServeProcess, worker_port: int) -> None:
     of_server = json.loads(re.search(r"^\s+CMD (\[.*\])$", (DEPLOY / "Dockerfile").read_text(), re.MULTILINE)[1])  # type: ignore[index]
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     of_worker = compose["services"]["worker"]["healthcheck"]["test"][1:]

@@ -13,7 +13,7 @@ import pytest
 
 from choral.bench.clips import read_samples, write_flac
 from command_lines import DEPLOY
-from live_server import LiveServer, running
+from serve_process import ServeProcess, running
 from support.redis_server import free_port
 
 ROUTE = "/v1/audio/transcriptions"
@@ -21,15 +21,15 @@ LIMIT_BYTES = 4_000_000
 
 
 @pytest.fixture(scope="module")
-def server(tiny_en_pt: Path) -> Iterator[LiveServer]:
+def server(tiny_en_pt: Path) -> Iterator[ServeProcess]:
     flags = ("--max-upload-bytes", LIMIT_BYTES, "--processes", 1, "--threads", 1)
-    with running("--model", tiny_en_pt, *flags) as live:
-        yield live
+    with running("--model", tiny_en_pt, *flags) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")
 def proxied(
-    server: LiveServer, nginx_program: Path, openssl_program: str, tmp_path_factory: pytest.TempPathFactory
+    server: ServeProcess, nginx_program: Path, openssl_program: str, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[httpx.Client]:
     folder, port = tmp_path_factory.mktemp("nginx"), free_port()
     subprocess.run(
@@ -100,6 +100,6 @@ def test_oversized_upload_gets_chorals_error(proxied: httpx.Client) -> None:
     assert f"{LIMIT_BYTES:,} bytes" in refused.json()["error"]["message"]
 
 
-def test_metrics_are_not_public(proxied: httpx.Client, server: LiveServer) -> None:
+def test_metrics_are_not_public(proxied: httpx.Client, server: ServeProcess) -> None:
     assert proxied.get("/metrics").status_code == 404
     assert httpx.get(f"{server.url}/metrics").status_code == 200

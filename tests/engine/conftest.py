@@ -68,8 +68,8 @@ def speech(jfk: Path, speech_clips: list[Path]) -> list[WindowAudio]:
 
 
 @pytest.fixture(scope="session")
-def sounds(speech: list[WindowAudio]) -> list[WindowAudio]:
-    """Speech, and what is none."""
+def audios(speech: list[WindowAudio]) -> list[WindowAudio]:
+    """Speech, silence and noise."""
     silence = np.zeros(4 * SAMPLE_RATE, np.float32)
     noise = np.random.default_rng(0).normal(0, 0.05, 7 * SAMPLE_RATE).astype(np.float32)
     return [*speech, alone(silence), alone(noise)]

@@ -40,7 +40,7 @@ Fault = Literal["raise", "answer"]  # the whole call fails, or one window in it
 
 @dataclass
 class Plan:
-    """What becomes of a window; windows are known by the seed of their params."""
+    """The outcome of a window; windows are identified by the seed of their params."""
 
     n_tokens: int = 3
     fault: Fault | None = None
@@ -54,7 +54,7 @@ class Running:
 
 @dataclass
 class Clock:
-    """Stands for the module `time`."""
+    """Replaces the module `time`."""
 
     now_s: float = 0.0
 
@@ -64,7 +64,7 @@ class Clock:
 
 @dataclass
 class Seconds:
-    """What calls take on the clock."""
+    """How long calls take on the fake clock."""
 
     encode: float = 0.0  # each audio
     decode: float = 0.001  # a step of any other kind

@@ -1,8 +1,8 @@
 """Batch invariance: a window's result does not depend on what else is in the batch, or when it arrives.
 
-Real clips, noise and silence; random options and kinds of work; several threads that submit at random moments; windows
-that fail and windows that are given up in between. For torch, in int8 too, tokens are equal, and scores to the rounding
-of float32; CTranslate2 promises the text.
+Real clips, noise and silence; random options and params; several threads that submit at random moments; windows that
+fail and windows that are cancelled in between. For torch, in int8 too, tokens are equal, and scores to the rounding of
+float32; with CTranslate2, texts are equal.
 """
 
 from __future__ import annotations
@@ -130,8 +130,8 @@ def random_decode(rng: random.Random, tokenizer: Tokenizer, longest: int) -> Dec
     )
 
 
-def random_window(rng: random.Random, sounds: Sequence[WindowAudio], tokenizer: Tokenizer, longest: int) -> Window[Any]:
-    audio = rng.choice(sounds)
+def random_window(rng: random.Random, audios: Sequence[WindowAudio], tokenizer: Tokenizer, longest: int) -> Window[Any]:
+    audio = rng.choice(audios)
     kind = rng.random()
     if kind < 0.1:
         return Window(audio, DetectLanguageParams())
@@ -142,19 +142,19 @@ def random_window(rng: random.Random, sounds: Sequence[WindowAudio], tokenizer: 
     return Window(audio, random_decode(rng, tokenizer, longest))
 
 
-def bad_window(rng: random.Random, sounds: Sequence[WindowAudio]) -> Window[Any]:
-    samples = sounds[0].samples.copy()
+def bad_window(rng: random.Random, audios: Sequence[WindowAudio]) -> Window[Any]:
+    samples = audios[0].samples.copy()
     samples[rng.randrange(10_000)] = np.nan
     return rng.choice(
-        [Window(alone(samples), DecodeParams(language="en")), Window(sounds[1], DecodeParams(language="xx"))]
+        [Window(alone(samples), DecodeParams(language="en")), Window(audios[1], DecodeParams(language="xx"))]
     )
 
 
 class Submitting:
     """Windows from several threads, as several callers, at random moments; bad and cancelled ones in between."""
 
-    def __init__(self, engine: Engine, windows: Sequence[Window[Any]], sounds: Sequence[WindowAudio], seed: int):
-        self.engine, self.windows, self.sounds = engine, windows, sounds
+    def __init__(self, engine: Engine, windows: Sequence[Window[Any]], audios: Sequence[WindowAudio], seed: int):
+        self.engine, self.windows, self.audios = engine, windows, audios
         self.futures: dict[int, Pending[Any]] = {}
         self.bad: list[Pending[Any]] = []
         self.cancelled: list[Pending[Any]] = []
@@ -169,7 +169,7 @@ class Submitting:
             time.sleep(rng.choice([0, 0, 0.002, 0.05]))
             self.futures[number] = self.engine.submit(self.windows[number], rng.choice([*callers, None]))
             if rng.random() < 0.1:
-                self.bad.append(self.engine.submit(bad_window(rng, self.sounds), rng.choice(callers)))
+                self.bad.append(self.engine.submit(bad_window(rng, self.audios), rng.choice(callers)))
             if rng.random() < 0.15:
                 pending = self.engine.submit(rng.choice(self.windows), rng.choice(callers))
                 time.sleep(rng.choice([0, 0.02, 0.1]))
@@ -185,14 +185,14 @@ class Submitting:
 
 
 def check_together_as_alone(
-    runner: Runner, tokenizer: Tokenizer, sounds: Sequence[WindowAudio], n_windows: int, longest: int, seed: int
+    runner: Runner, tokenizer: Tokenizer, audios: Sequence[WindowAudio], n_windows: int, longest: int, seed: int
 ) -> None:
     engine = runner.engine
     rng = random.Random(seed)
-    windows = [random_window(rng, sounds, tokenizer, longest) for _ in range(n_windows)]
+    windows = [random_window(rng, audios, tokenizer, longest) for _ in range(n_windows)]
     expected = [engine.submit(window).result(SOON_S) for window in windows]
     before = engine.stats
-    submitting = Submitting(engine, windows, sounds, seed)
+    submitting = Submitting(engine, windows, audios, seed)
     submitting.run()
 
     for number, window in enumerate(windows):
@@ -210,16 +210,16 @@ def check_together_as_alone(
     assert after.waiting == 0
 
 
-def test_results_do_not_depend_on_the_batch(runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio]) -> None:
-    check_together_as_alone(runner, tokenizer, sounds, n_windows=30, longest=20, seed=0)
+def test_results_do_not_depend_on_the_batch(runner: Runner, tokenizer: Tokenizer, audios: list[WindowAudio]) -> None:
+    check_together_as_alone(runner, tokenizer, audios, n_windows=30, longest=20, seed=0)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 6))
 def test_random_batches_match_single_windows(
-    runner: Runner, tokenizer: Tokenizer, sounds: list[WindowAudio], seed: int
+    runner: Runner, tokenizer: Tokenizer, audios: list[WindowAudio], seed: int
 ) -> None:
-    check_together_as_alone(runner, tokenizer, sounds, n_windows=100, longest=100, seed=seed)
+    check_together_as_alone(runner, tokenizer, audios, n_windows=100, longest=100, seed=seed)
 
 
 def test_windows_share_decoder_steps(tiny: Loaded, speech: list[WindowAudio]) -> None:

@@ -71,7 +71,7 @@ def test_a_new_account_starts_level_with_the_least_served():
     assert queued(fair, newcomer)[0] is newcomer
 
 
-def test_an_absent_account_saves_no_time():
+def test_absent_account_gains_no_credit():
     fair = FairShare()
     caller = Caller()
     away, here = with_window(fair, caller), with_window(fair, Caller())
@@ -82,7 +82,7 @@ def test_an_absent_account_saves_no_time():
     assert with_window(fair, caller).served_s == 4.0
 
 
-def test_the_clock_never_goes_back():
+def test_start_level_of_new_accounts_never_decreases():
     fair = FairShare()
     a, b = with_window(fair, Caller()), with_window(fair, Caller())
     served(fair, (a, 5.0))

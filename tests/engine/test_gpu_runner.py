@@ -183,7 +183,7 @@ def test_the_gpu_encoder_matches_the_plain_one(tiny_checkpoint: Checkpoint) -> N
 
 @torch.inference_mode()
 def test_transposed_weights_are_made_contiguous(tiny_en_pt: Path) -> None:
-    """As they do in OpenAI's files, where kernels would read somebody else's."""
+    """OpenAI's files have transposed weights, which the kernels cannot read."""
     network = Whisper.from_checkpoint(open_checkpoint(tiny_en_pt), CPU, torch.float32)
     before = {name: weight.clone() for name, weight in network.state_dict().items()}
     assert not all(weight.is_contiguous() for weight in network.parameters())

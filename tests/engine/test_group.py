@@ -20,7 +20,7 @@ SOON_S = 20
 
 
 class PausableGroup:
-    """Two engines that can be held up, in a group."""
+    """A group of two engines that can be paused."""
 
     def __init__(self, queue_limit: int = 4096) -> None:
         self.gate = threading.Event()

@@ -43,7 +43,7 @@ def test_a_banned_token_is_never_drawn():
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("varied", ["seed", "step"])
 def test_draws_follow_the_tempered_distribution(temperature: float, varied: str):
-    """Shutdown seeds, and over the steps of one seed; 4 standard deviations are allowed, for 8 shares."""
+    """Over many seeds, and over the steps of one seed; each share may deviate by 4 standard deviations."""
     n = 20_000
     probabilities = torch.tensor([0.35, 0.25, 0.15, 0.1, 0.08, 0.04, 0.02, 0.01])
     draws = [Draw(temperature, i, 0) if varied == "seed" else Draw(temperature, 12345, i) for i in range(n)]

@@ -48,7 +48,7 @@ def oracle_filters(params: DecodeParams) -> list[whisper.decoding.LogitFilter]:
 
 
 def rules_after(rows: list[tuple[DecodeParams, list[int]]], slots: list[int]) -> Rules:
-    """As the engine does: windows begin one by one, and all that still go on are told their tokens together."""
+    """Rules after these texts, fed as by the engine: windows begin one by one, then each token for all at once."""
     rules = Rules(TOKENIZER, N_VOCAB, N_SLOTS, CPU)
     for slot, (params, _) in zip(slots, rows, strict=True):
         rules.begin((slot,), params)
@@ -94,7 +94,7 @@ def test_windows_outside_a_step_are_unaffected(
 
 
 def test_max_initial_timestamp_of_zero_allows_only_zero():
-    """The reference takes 0 for "no limit"; here it means what it says."""
+    """openai-whisper treats 0 as "no limit"; here it allows only 0.00."""
     rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
     rules.begin((1,), DecodeParams(max_initial_timestamp=0.0))
     logits = torch.zeros(1, N_VOCAB)
@@ -118,7 +118,7 @@ def recent(history: History, slots: list[int]) -> list[Any]:
     return [tuple(int(column[i]) for column in columns) for i in range(len(slots))]
 
 
-def test_history_knows_the_newest_tokens():
+def test_history_contains_the_newest_tokens():
     history = History(4, BEGIN, CPU)
     history.reset(torch.tensor([1, 3]))
     assert recent(history, [1]) == [(NO_TOKEN, NO_TOKEN, NO_TOKEN, 0)]
@@ -128,7 +128,7 @@ def test_history_knows_the_newest_tokens():
 
 
 @pytest.mark.parametrize("sources", [[1, 0], [0, 0], [1, 1]])
-def test_history_follows_its_rows(sources: list[int]):
+def test_history_is_reordered_with_its_rows(sources: list[int]):
     history = History(2, BEGIN, CPU)
     both = torch.tensor([0, 1])
     history.reset(both)

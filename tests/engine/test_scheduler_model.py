@@ -18,7 +18,7 @@ from choral.engine.scheduler import MAX_PREFILL_STALL_S
 from choral.engine.steps import Decode, Encode, Step, WindowTask
 from choral.engine.window import Caller
 from fake_runner import Clock, FakeRunner, Seconds, audio
-from stepper import Stepper
+from stepped_loop import SteppedLoop
 
 N_CALLERS = 6
 MAX_TOKENS = 5
@@ -40,7 +40,7 @@ def max_wait_s(runner: FakeRunner, callers: Sequence[Caller]) -> float:
 
 @dataclass
 class Waits:
-    """When each caller that is inside was last in a step."""
+    """When each caller with windows in the engine was last in a step."""
 
     runner: FakeRunner
     callers: Sequence[Caller]
@@ -79,14 +79,14 @@ class Callers(RuleBasedStateMachine):
         self.time = patch.object(choral.engine.engine_loop, "time", clock)
         self.time.start()
         self.runner = FakeRunner(n_slots, n_cached, Seconds(encode_s, decode_s, row_s), clock, n_lanes=n_lanes)
-        self.stepper = Stepper(self.runner, max_encode_batch)
+        self.stepped = SteppedLoop(self.runner, max_encode_batch)
         self.max_encode_batch = max_encode_batch
         self.callers = [Caller("batch" if i % 3 == 2 else "interactive") for i in range(N_CALLERS)]
         self.waits = Waits(self.runner, self.callers)
         self.n_submitted = 0
 
     def alive(self) -> list[WindowTask]:
-        return [task for task in self.stepper.tasks if not task.future.done()]
+        return [task for task in self.stepped.tasks if not task.future.done()]
 
     @rule(
         who=st.integers(0, N_CALLERS - 1),
@@ -97,7 +97,7 @@ class Callers(RuleBasedStateMachine):
     )
     def submit(self, who: int, n: int, n_slots: int, key: int, n_tokens: int) -> None:
         for i in range(n):
-            self.stepper.submit(
+            self.stepped.submit(
                 self.callers[who], n_slots=min(n_slots, self.runner.n_slots), key=(key + i) % 9, n_tokens=n_tokens
             )
         self.n_submitted += n
@@ -107,19 +107,19 @@ class Callers(RuleBasedStateMachine):
     def cancel(self, data: st.DataObject, through_engine: bool) -> None:
         task = data.draw(st.sampled_from(self.alive()))
         if through_engine:
-            self.stepper.cancel(task)
+            self.stepped.cancel(task)
         else:
             task.future.cancel()
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data(), fault=st.sampled_from(["raise", "answer"]))
     def fail(self, data: st.DataObject, fault: Any) -> None:
-        self.stepper.plan(data.draw(st.sampled_from(self.alive()))).fault = fault
+        self.stepped.plan(data.draw(st.sampled_from(self.alive()))).fault = fault
 
     @precondition(lambda self: self.alive())
     @rule(data=st.data())
     def finish(self, data: st.DataObject) -> None:
-        self.stepper.plan(data.draw(st.sampled_from(self.alive()))).n_tokens = 1
+        self.stepped.plan(data.draw(st.sampled_from(self.alive()))).n_tokens = 1
 
     @rule(key=st.integers(0, 8))
     def break_audio(self, key: int) -> None:
@@ -128,10 +128,10 @@ class Callers(RuleBasedStateMachine):
     @rule(n=st.integers(1, 8))
     def step(self, n: int) -> None:
         for _ in range(n):
-            self.check(self.stepper.step())
+            self.check(self.stepped.step())
 
     def check(self, step: Step | None) -> None:
-        self.waits.check(step, self.stepper.scheduler.tasks)
+        self.waits.check(step, self.stepped.scheduler.tasks)
         if isinstance(step, Encode):
             assert len(step.tasks) <= self.max_encode_batch
         if isinstance(step, Decode):
@@ -139,32 +139,32 @@ class Callers(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_and_all_fits(self) -> None:
-        if not hasattr(self, "stepper"):
+        if not hasattr(self, "stepped"):
             return
-        scheduler = self.stepper.scheduler
+        scheduler = self.stepped.scheduler
         scheduler.check_integrity()
-        queued = self.stepper.loop.queue.qsize()
-        inside = [task for task in self.stepper.tasks if task in scheduler.tasks]
-        assert self.n_submitted - self.stepper.scheduler.counts.windows - len(inside) <= queued
+        queued = self.stepped.loop.queue.qsize()
+        inside = [task for task in self.stepped.tasks if task in scheduler.tasks]
+        assert self.n_submitted - self.stepped.scheduler.counts.windows - len(inside) <= queued
         assert set(self.runner.running) == {task.slots for task in inside if task.slots in self.runner.running}
         assert sum(map(len, self.runner.running)) <= self.runner.n_slots - scheduler.slots.n_free
 
     def teardown(self) -> None:
-        if not hasattr(self, "stepper"):
+        if not hasattr(self, "stepped"):
             return
         try:
-            while (step := self.stepper.step()) is not None:
+            while (step := self.stepped.step()) is not None:
                 self.check(step)
             self.everything_has_ended()
         finally:
             self.time.stop()
 
     def everything_has_ended(self) -> None:
-        assert all(task.future.done() for task in self.stepper.tasks)
-        scheduler, cache = self.stepper.scheduler, self.stepper.loop.cache
-        errors = [None if task.future.cancelled() else task.future.exception() for task in self.stepper.tasks]
+        assert all(task.future.done() for task in self.stepped.tasks)
+        scheduler, cache = self.stepped.scheduler, self.stepped.loop.cache
+        errors = [None if task.future.cancelled() else task.future.exception() for task in self.stepped.tasks]
         n_failed = sum(error is not None and not isinstance(error, CancelledError) for error in errors)
-        n_cancelled = sum(task.future.cancelled() for task in self.stepper.tasks)
+        n_cancelled = sum(task.future.cancelled() for task in self.stepped.tasks)
         n_cancelled += sum(isinstance(error, CancelledError) for error in errors)
         counts = scheduler.counts
         assert (counts.windows, counts.failed, counts.cancelled) == (self.n_submitted, n_failed, n_cancelled)
@@ -185,7 +185,7 @@ TestCallers.settings = settings(
 
 @dataclass(frozen=True)
 class Load:
-    """A caller that always has so many windows of one kind in the engine."""
+    """A caller that always has this many windows of one kind in the engine."""
 
     caller: Caller
     n_at_once: int
@@ -221,16 +221,16 @@ def test_no_caller_starves_under_steady_load(
     n_slots: int, seconds: Seconds, loads: list[Load], max_encode_batch: int, n_lanes: int
 ):
     clock = Clock()
-    stepper = Stepper(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), max_encode_batch)
-    waits = Waits(stepper.runner, [load.caller for load in loads])
+    stepped = SteppedLoop(FakeRunner(n_slots, 5, seconds, clock, n_lanes=n_lanes), max_encode_batch)
+    waits = Waits(stepped.runner, [load.caller for load in loads])
     in_flight: dict[Caller, list[WindowTask]] = {load.caller: [] for load in loads}
     with patch.object(choral.engine.engine_loop, "time", clock):
         for _ in range(300):
             for load in loads:
                 pending = [task for task in in_flight[load.caller] if not task.future.done()]
                 for _ in range(load.n_at_once - len(pending)):
-                    pending.append(stepper.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
+                    pending.append(stepped.submit(load.caller, n_slots=load.n_slots, n_tokens=load.n_tokens))
                 in_flight[load.caller] = pending
-            step = stepper.step()
+            step = stepped.step()
             assert step is not None
-            waits.check(step, stepper.scheduler.tasks)
+            waits.check(step, stepped.scheduler.tasks)

@@ -67,7 +67,7 @@ def test_beam_search_matches_the_reference(beam_size: int, patience: float, seed
 
 
 def test_beams_split_and_end():
-    """Row 0 leads to both that go on, row 1 to none; what has ended is kept and counted."""
+    """Both beams continue from row 0 and none from row 1; finished candidates are kept and counted."""
     search = BeamSearch(2, 1.0, EOT)
     first = search.advance([[1, 2, 3]] * 2, [[-1.0, -2.0, -3.0]] * 2)
     assert [following.token for following in first] == [1, 2]

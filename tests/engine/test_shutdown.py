@@ -132,14 +132,14 @@ def test_a_closed_engine_frees_its_runner():
 
 def test_finished_windows_are_freed(engine: Engine):
     def ask(number: int) -> weakref.ref[object]:
-        sound = audio(number)
-        engine.submit(Window(sound, DecodeParams())).result(SOON_S)
-        return weakref.ref(sound)
+        clip = audio(number)
+        engine.submit(Window(clip, DecodeParams())).result(SOON_S)
+        return weakref.ref(clip)
 
-    sounds = [ask(number) for number in range(10)]
+    clips = [ask(number) for number in range(10)]
     engine.submit(window(99)).result(SOON_S)  # the engine's thread itself holds on to the newest
     gc.collect()
-    assert [sound() for sound in sounds] == [None] * 10
+    assert [clip() for clip in clips] == [None] * 10
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
@@ -159,7 +159,7 @@ def test_a_bug_in_the_loop_fails_all_pending_windows(engine: Engine, runner: Fak
 
 
 def test_a_window_submitted_during_shutdown_is_never_left_pending(runner: FakeRunner):
-    """A window that comes while the engine's thread ends is refused or failed, and never left waiting."""
+    """A window submitted while the engine's thread ends is refused or fails; it does not stay pending."""
     engine = engine_on(runner)
     loop = engine._loop
     engine.close()

@@ -36,12 +36,12 @@ def english(tiny: Loaded) -> DecodeParams:
 
 
 def fresh(audio: WindowAudio, number: int) -> WindowAudio:
-    """The same sound to an ear, another to the cache."""
+    """Audio that sounds the same but has another cache key."""
     return alone(np.concatenate([audio.samples, np.full(number, 1e-9, np.float32)]))
 
 
 def together(tiny: Loaded, windows: list[Window[Any]]) -> list[Any]:
-    """Submitted at once while the engine is busy, so that they share its steps."""
+    """Submit all windows at once, so that they share steps."""
     caller = Caller()
     return [tiny.engine.submit(window, caller) for window in windows]
 
@@ -141,7 +141,7 @@ BAD: dict[str, tuple[Callable[[WindowAudio, DecodeParams], Window[Any]], type[Ex
 
 @pytest.fixture(scope="module")
 def good(tiny: Loaded, speech: list[WindowAudio]) -> list[tuple[Window[Decoded], Decoded]]:
-    """Windows and what each gives alone."""
+    """Windows, and the result of each when it runs alone."""
     params = DecodeParams(language="en", suppress_tokens=tiny.tokenizer.suppressed((-1,)), max_tokens=12)
     all_params = [params, replace(params, n_candidates=3), replace(params, temperature=0.5, n_candidates=2)]
     windows = [Window(audio, params) for audio, params in zip(speech, all_params, strict=False)]
@@ -197,7 +197,7 @@ def test_many_threads_can_submit_at_once(tiny: Loaded, good: list[tuple[Window[D
     }
 
 
-def test_beams_that_cannot_be_copied_fail_and_never_skip_a_token(
+def test_failed_beam_copy_fails_the_window_without_skipping_a_token(
     tiny: Loaded, english: DecodeParams, speech: list[WindowAudio], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     window = Window(speech[0], replace(english, n_candidates=3))

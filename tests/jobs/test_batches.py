@@ -1,4 +1,4 @@
-"""Batches of jobs: when they close, who waits for them, and the line that is logged."""
+"""Batches of jobs: when they close, which jobs wait for them, and the line that is logged."""
 
 from __future__ import annotations
 

@@ -24,7 +24,9 @@ def folder_of(clips: Sequence[Path], folder: Path) -> Path:
     return folder
 
 
-def test_twelve_jobs(redis_program: None, tiny_en_ct2: Path, speech_clips: list[Path], tmp_path: Path) -> None:
+def test_no_job_is_lost_with_twelve_jobs(
+    redis_program: None, tiny_en_ct2: Path, speech_clips: list[Path], tmp_path: Path
+) -> None:
     code, report, shown = bench(
         "chaos", folder_of(speech_clips[:3], tmp_path), "--jobs", 12, "--workers", 2, "--kill-every-s", 3,
         "--model", tiny_en_ct2, "--engine", "ctranslate2", "--threads", 1, "--quiet",
@@ -40,7 +42,9 @@ def test_twelve_jobs(redis_program: None, tiny_en_ct2: Path, speech_clips: list[
 
 
 @pytest.mark.slow
-def test_two_hundred_jobs(redis_program: None, tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path) -> None:
+def test_no_job_is_lost_with_two_hundred_jobs(
+    redis_program: None, tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path
+) -> None:
     code, report, _ = bench("chaos", folder_of(speech_clips, tmp_path), "--model", tiny_en_pt, "--quiet")
     assert (code, report["nothing_lost"]) == (0, True), report
 

@@ -20,11 +20,11 @@ from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.bench.clips import read_samples, write_flac
 from choral.jobs import Client
-from live_worker import running_worker, wait_until
 from local_server import LocalServer, serve
 from remote.test_ssrf_guard import trickling
 from support.redis_server import RedisServer
 from webhook_receiver import receive_webhooks
+from worker_thread import running_worker, wait_until
 
 LONG_S = 300.0
 

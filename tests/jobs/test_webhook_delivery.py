@@ -24,9 +24,9 @@ from choral.errors import UsageError
 from choral.jobs import Client, webhook_delivery
 from choral.jobs.record import JobRecord
 from choral.jobs.webhook_delivery import sign, signing_key, webhook_body, webhook_id
-from live_worker import SECRET, running_worker, wait_until
 from test_record import record_of
 from webhook_receiver import receive_webhooks
+from worker_thread import SECRET, running_worker, wait_until
 
 DOCS = Path(__file__).parents[2] / "docs" / "jobs.md"
 STANDARD_SECRET = "whsec_" + base64.b64encode(bytes(range(32))).decode()

@@ -15,7 +15,7 @@ from choral.kernels import launch
 def _kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(launch, "is_interpreted", True)
     torch.manual_seed(11)
-    with torch.inference_mode(), np.errstate(divide="ignore", invalid="ignore"):  # a GPU says nothing of those either
+    with torch.inference_mode(), np.errstate(divide="ignore", invalid="ignore"):  # a GPU does not warn either
         yield
 
 

@@ -53,7 +53,7 @@ def works(seed: int) -> list[DecodeParams]:
 
 
 def texts(seed: int, begin: int) -> list[list[int]]:
-    """Of a length and a mixture of their own, timestamps in rising pairs or alone."""
+    """A text for each slot, of varying length: text tokens, single timestamps and rising pairs of timestamps."""
     choices = torch.Generator().manual_seed(seed)
     made = []
     for slot in range(N_SLOTS):

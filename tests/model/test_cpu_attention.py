@@ -43,7 +43,7 @@ def test_int8_attention_of_any_length(n_frames: int) -> None:
 
 
 def test_int8_attention_to_one_key_gives_its_value() -> None:
-    """Scores far beyond any that Whisper has: each query finds its own key, and all others count for nothing."""
+    """With very large scores, each query attends only to its own key."""
     q = torch.randn(1, 1, 600, 64) * 8
     v = torch.randn(1, 1, 600, 64)
     assert relative_error(int8_attention(q, q, v), v) < 0.01

@@ -119,7 +119,7 @@ def test_nan_and_infinity_stay_in_their_row(strange: float) -> None:
 
 
 def test_unembedding_is_balanced() -> None:
-    """Outlying columns as in Whisper's embedding cost a plain int8 product its precision, and this one not."""
+    """Outlier columns, as in Whisper's embedding, make a plain int8 product imprecise, but not the balanced one."""
     embedding, states = torch.randn(1000, 384) * 0.01, torch.randn(16, 384)
     embedding[:, 7] *= 30
     expected = states @ embedding.t()

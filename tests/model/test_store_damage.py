@@ -119,7 +119,7 @@ def test_read_only_folder_keeps_its_manifest(
 
 
 def deny(monkeypatch: pytest.MonkeyPatch, owner: Any, function: str, folder: Path) -> None:
-    """Let a function refuse whatever lies in a folder, as it would for a user without rights (root has them all)."""
+    """Let a function raise PermissionError for paths in a folder: as root, chmod would have no effect."""
     original: Callable[..., Any] = getattr(owner, function)
 
     def refusing(path: Any, *others: Any, **named: Any) -> Any:

@@ -44,7 +44,7 @@ def repeat(data: bytearray, chance: random.Random) -> None:
 
 
 def _place(data: bytearray, chance: random.Random) -> int:
-    """Mostly where headers are: at the start, and at the end, where a zip archive has its list."""
+    """A random offset, mostly in headers: at the start, or at the end, where a zip archive has its directory."""
     length = len(data)
     start = chance.choice((0, 0, max(length - 3000, 0), 0))
     return start + chance.randrange(min(chance.choice((100, 3000, length)), length - start))

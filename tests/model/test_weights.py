@@ -264,7 +264,7 @@ def test_ggml_block_formats(tmp_path: Path, block_type: int) -> None:
 
 
 def _dequantize_one(block: bytes, block_type: int) -> list[float]:
-    """One block, number by number, as ggml's documentation of the types has it."""
+    """One block, value by value, as ggml's documentation defines the types."""
     (scale,) = struct.unpack("<e", block[:2])
     if block_type == 8:
         return [scale * number for number in struct.unpack("32b", block[2:])]

@@ -272,7 +272,7 @@ def test_failed_write_is_reported(server: LocalServer, tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def without_privileges() -> Iterator[None]:
-    """Root may write everywhere, so it steps down for a moment."""
+    """Drop root's privileges temporarily, because root may write everywhere."""
     was_root = os.geteuid() == 0
     if was_root:
         os.seteuid(65534)

@@ -271,7 +271,7 @@ def test_post_to_a_private_address_is_refused() -> None:
 
 @contextlib.contextmanager
 def trickling(text: bytes, pause_s: float = 0.05) -> Iterator[str]:
-    """A server that sends this, and then a byte now and then, for ever."""
+    """A server that sends this, and then single bytes forever."""
     listener = socket.create_server(("127.0.0.1", 0))
     ended = threading.Event()
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import openai
 import pytest
 
-from live_server import LIMIT_BYTES, STALL_S, LiveServer, running
+from serve_process import LIMIT_BYTES, STALL_S, ServeProcess, running
 
 
 @pytest.fixture(scope="session")
-def live(tiny_ggml: Path) -> Iterator[LiveServer]:
+def shared_server(tiny_ggml: Path) -> Iterator[ServeProcess]:
     with running(
         "--model", "tiny", "--max-upload-bytes", LIMIT_BYTES, "--upload-stall-s", STALL_S, "--max-audio-s", 600,
         "--allowed-hosts", "127.0.0.1", "--processes", 2,
@@ -21,6 +21,6 @@ def live(tiny_ggml: Path) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def client(live: LiveServer) -> Iterator[openai.OpenAI]:
-    with live.client() as client:
+def client(shared_server: ServeProcess) -> Iterator[openai.OpenAI]:
+    with shared_server.client() as client:
         yield client

@@ -22,13 +22,13 @@ class Call:
 
 
 class Fields(dict[str, Any]):
-    """An object of the answers, read as the Python client's are."""
+    """A JSON object whose fields are attributes, as in the Python client's results."""
 
     __getattr__ = dict.__getitem__
 
 
 def run(folder: Path, url: str, calls: list[Call], api_key: str = "none") -> list[Fields]:
-    """In order, each with `answer` or `error`; all by one process, several at once."""
+    """Run the calls concurrently in one Node process; each outcome has `answer` or `error`, in the order of calls."""
     order = {
         "folder": str(folder),
         "baseURL": f"{url}/v1",

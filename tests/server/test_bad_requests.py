@@ -15,7 +15,7 @@ import openai
 import pytest
 
 from audio.media_files import encode, read_clip
-from live_server import LIMIT_BYTES, STALL_S, LiveServer
+from serve_process import LIMIT_BYTES, STALL_S, ServeProcess
 
 SENTENCE = "ask not what your country can do for you"
 ROUTE = "/v1/audio/transcriptions"
@@ -27,8 +27,8 @@ def speech(jfk: Path) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def http(live: LiveServer) -> Any:
-    with httpx.Client(base_url=live.url, timeout=60) as client:
+def http(shared_server: ServeProcess) -> Any:
+    with httpx.Client(base_url=shared_server.url, timeout=60) as client:
         yield client
 
 
@@ -79,9 +79,9 @@ def test_invalid_fields(http: httpx.Client, speech: bytes, fields: dict[str, Any
 
 
 def test_invalid_audio(http: httpx.Client, jfk: Path, speech: bytes) -> None:
-    sound = read_clip(jfk)
-    truncated = encode(sound, "mp4", "aac", rate=44_100)[:-20_000]  # its index was at its end
-    silent_film = encode(sound, "mp4", None, video="mpeg4")
+    clip = read_clip(jfk)
+    truncated = encode(clip, "mp4", "aac", rate=44_100)[:-20_000]  # its index was at its end
+    silent_film = encode(clip, "mp4", None, video="mpeg4")
     for name, data, text in [
         ("empty.mp3", b"", "empty.mp3 is empty"),
         ("notes.mp3", b"Dear diary, " * 500, "notes.mp3"),
@@ -99,7 +99,7 @@ def test_invalid_audio(http: httpx.Client, jfk: Path, speech: bytes) -> None:
     assert SENTENCE in good.json()["text"]
 
 
-def test_missing_file_and_invalid_forms(http: httpx.Client, live: LiveServer, speech: bytes) -> None:
+def test_missing_file_and_invalid_forms(http: httpx.Client, shared_server: ServeProcess, speech: bytes) -> None:
     assert "there is no audio" in refusal(http.post(ROUTE, data={"model": "tiny"}), 400, "file")
     assert "as a file" in refusal(http.post(ROUTE, data={"model": "tiny", "file": "a.mp3"}), 400, "file")
     assert "application/json" in refusal(http.post(ROUTE, json={"model": "tiny"}), 415, None)
@@ -123,7 +123,9 @@ def test_missing_file_and_invalid_forms(http: httpx.Client, live: LiveServer, sp
     assert SENTENCE in good.json()["text"]
 
 
-def test_upload_too_large(live: LiveServer, http: httpx.Client, client: openai.OpenAI, speech: bytes) -> None:
+def test_upload_too_large(
+    shared_server: ServeProcess, http: httpx.Client, client: openai.OpenAI, speech: bytes
+) -> None:
     with pytest.raises(openai.APIStatusError) as refused:
         client.audio.transcriptions.create(file=("big.wav", bytes(26 * 2**20)), model="tiny")
     assert refused.value.status_code == 413
@@ -140,7 +142,9 @@ def test_upload_too_large(live: LiveServer, http: httpx.Client, client: openai.O
     assert SENTENCE in client.audio.transcriptions.create(file=("a.ogg", speech), model="tiny").text
 
 
-def test_openai_client_raises_typed_exceptions(live: LiveServer, client: openai.OpenAI, speech: bytes) -> None:
+def test_openai_client_raises_typed_exceptions(
+    shared_server: ServeProcess, client: openai.OpenAI, speech: bytes
+) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
         client.audio.transcriptions.create(file=("a.ogg", speech), model="gpt-4o-transcribe")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
@@ -150,8 +154,8 @@ def test_openai_client_raises_typed_exceptions(live: LiveServer, client: openai.
     assert wrong.value.type == "invalid_request_error"
 
 
-def test_stalled_uploads_and_headers_time_out(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
-    host, port = live.url.removeprefix("http://").split(":")
+def test_stalled_uploads_and_headers_time_out(shared_server: ServeProcess, http: httpx.Client, speech: bytes) -> None:
+    host, port = shared_server.url.removeprefix("http://").split(":")
     started_s = time.monotonic()
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(
@@ -168,8 +172,8 @@ def test_stalled_uploads_and_headers_time_out(live: LiveServer, http: httpx.Clie
     assert SENTENCE in http.post(ROUTE, data={"model": "tiny"}, files={"file": ("a.ogg", speech)}).json()["text"]
 
 
-def test_thousand_idle_connections(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
-    host, port = live.url.removeprefix("http://").split(":")
+def test_thousand_idle_connections(shared_server: ServeProcess, http: httpx.Client, speech: bytes) -> None:
+    host, port = shared_server.url.removeprefix("http://").split(":")
 
     def connect(_: int) -> socket.socket:
         return socket.create_connection((host, int(port)), timeout=30)
@@ -184,8 +188,8 @@ def test_thousand_idle_connections(live: LiveServer, http: httpx.Client, speech:
             connection.close()
 
 
-def test_thousand_stalled_uploads(live: LiveServer, http: httpx.Client, speech: bytes) -> None:
-    host, port = live.url.removeprefix("http://").split(":")
+def test_thousand_stalled_uploads(shared_server: ServeProcess, http: httpx.Client, speech: bytes) -> None:
+    host, port = shared_server.url.removeprefix("http://").split(":")
     head = (
         b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
         b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"

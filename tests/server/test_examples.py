@@ -9,19 +9,19 @@ import sys
 from pathlib import Path
 
 from audio.media_files import encode, read_clip
-from live_server import LiveServer
+from serve_process import ServeProcess
 
 PAGE = (Path(__file__).parents[2] / "docs" / "server.md").read_text()
 SENTENCE = "ask not what your country can do for you"
 
 
-def test_doc_examples_run(live: LiveServer, jfk: Path, tmp_path: Path) -> None:
+def test_doc_examples_run(shared_server: ServeProcess, jfk: Path, tmp_path: Path) -> None:
     (tmp_path / "talk.mp3").write_bytes(encode(read_clip(jfk), "mp3", "libmp3lame"))
 
     def example(language: str) -> str:
         found = re.search(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
         assert found
-        return found[1].replace("http://127.0.0.1:8000", live.url)
+        return found[1].replace("http://127.0.0.1:8000", shared_server.url)
 
     def run(*command: str) -> str:
         done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, check=False)

@@ -21,7 +21,7 @@ from openai import omit
 
 import local_server
 from choral import Recording
-from live_server import LiveServer
+from serve_process import ServeProcess
 
 SENTENCE = "ask not what your country can do for you"
 FORMATS = ("json", "text", "srt", "vtt", "verbose_json")
@@ -30,7 +30,7 @@ LANGUAGES_AND_PROMPTS = ((None, None), ("en", None), (None, "A speech."))
 
 
 def ask(client: openai.OpenAI, path: Path, task: str = "transcriptions", **fields: Any) -> Any:
-    """What the client makes of the answer; of a stream, its events."""
+    """The client's result; for a stream, the list of its events."""
     with path.open("rb") as file:
         if task == "translations":  # the client's method has fewer fields than the server
             extra = {name: value for name, value in fields.items() if name not in ("prompt", "response_format")}
@@ -41,8 +41,8 @@ def ask(client: openai.OpenAI, path: Path, task: str = "transcriptions", **field
 
 
 @pytest.fixture(scope="module")
-def whole(live: LiveServer, jfk: Path) -> str:
-    with live.client() as client:
+def whole(shared_server: ServeProcess, jfk: Path) -> str:
+    with shared_server.client() as client:
         text = ask(client, jfk).text
     assert SENTENCE in text
     assert text == text.strip()
@@ -82,8 +82,8 @@ def check_verbose(answer: Any, granularities: tuple[str, ...], whole: str) -> No
             assert all(segment.start <= word["start"] <= word["end"] <= segment.end for word in words)
 
 
-def test_every_format_granularity_stream_language_prompt(live: LiveServer, jfk: Path, whole: str) -> None:
-    with live.client() as client:
+def test_every_format_granularity_stream_language_prompt(shared_server: ServeProcess, jfk: Path, whole: str) -> None:
+    with shared_server.client() as client:
         wanted = {None: whole, "A speech.": ask(client, jfk, prompt="A speech.").text}
     matrix = list(itertools.product(FORMATS, GRANULARITIES, (False, True), LANGUAGES_AND_PROMPTS))
 
@@ -107,7 +107,7 @@ def test_every_format_granularity_stream_language_prompt(live: LiveServer, jfk: 
         else:
             check(ask(client, jfk, **fields), name, granularities, wanted[prompt])
 
-    with live.client() as client, ThreadPoolExecutor(8) as pool:
+    with shared_server.client() as client, ThreadPoolExecutor(8) as pool:
         for result in [pool.submit(one, client, case) for case in matrix]:
             result.result()
 
@@ -128,9 +128,9 @@ def test_translation(client: openai.OpenAI, prompts: Any, whole: str, jfk: Path)
     translated = ask(client, spanish, "translations", language="es", response_format="verbose_json")
     assert translated.task == "translate"
     assert translated.text
-    heard = ask(client, spanish, language="es", response_format="verbose_json")
-    assert heard.language == "spanish"
-    assert heard.text != translated.text
+    transcribed = ask(client, spanish, language="es", response_format="verbose_json")
+    assert transcribed.language == "spanish"
+    assert transcribed.text != translated.text
     assert ask(client, jfk, "translations").text == whole  # English stays as it is
 
 
@@ -158,7 +158,7 @@ def test_models(client: openai.OpenAI) -> None:
     assert missing.value.param == "model"
 
 
-def test_choral_fields(client: openai.OpenAI, live: LiveServer, jfk: Path, whole: str) -> None:
+def test_choral_fields(client: openai.OpenAI, shared_server: ServeProcess, jfk: Path, whole: str) -> None:
     for extra in ({"mode": "batched"}, {"vad": True}, {"hotwords": "Americans"}, {"loudness": "rms"}):
         assert SENTENCE in ask(client, jfk, extra_body={**extra, "priority": "batch"}).text
     by_words = ask(client, jfk, response_format="srt", extra_body={"word_timestamps": True})
@@ -167,7 +167,7 @@ def test_choral_fields(client: openai.OpenAI, live: LiveServer, jfk: Path, whole
     for strategy in ("auto", {"type": "server_vad", **settings}):
         assert SENTENCE in ask(client, jfk, chunking_strategy=strategy).text
     as_json = httpx.post(
-        f"{live.url}/v1/audio/transcriptions",
+        f"{shared_server.url}/v1/audio/transcriptions",
         data={"model": "tiny", "chunking_strategy": json.dumps({"type": "server_vad"})},
         files={"file": jfk.read_bytes()},
         timeout=60,
@@ -175,17 +175,19 @@ def test_choral_fields(client: openai.OpenAI, live: LiveServer, jfk: Path, whole
     assert SENTENCE in as_json.json()["text"]
 
 
-def test_url_instead_of_file(live: LiveServer, jfk: Path, whole: str) -> None:
+def test_url_instead_of_file(shared_server: ServeProcess, jfk: Path, whole: str) -> None:
     with local_server.serve() as files:
         url = files.add("/jfk.wav", jfk.read_bytes())
         fields = {"model": "tiny", "url": url}
-        answer = httpx.post(f"{live.url}/v1/audio/transcriptions", data=fields, timeout=60)
+        answer = httpx.post(f"{shared_server.url}/v1/audio/transcriptions", data=fields, timeout=60)
         assert answer.json()["text"] == whole
-        gone = httpx.post(f"{live.url}/v1/audio/transcriptions", data={**fields, "url": f"{files.url}/no"}, timeout=60)
+        gone = httpx.post(
+            f"{shared_server.url}/v1/audio/transcriptions", data={**fields, "url": f"{files.url}/no"}, timeout=60
+        )
         assert gone.status_code == 404
         assert gone.json()["error"]["param"] == "url"
     inside = httpx.post(
-        f"{live.url}/v1/audio/transcriptions", data={**fields, "url": "http://169.254.169.254/"}, timeout=60
+        f"{shared_server.url}/v1/audio/transcriptions", data={**fields, "url": "http://169.254.169.254/"}, timeout=60
     )
     assert inside.status_code == 403
     assert inside.json()["error"]["param"] == "url"
@@ -197,29 +199,29 @@ def test_temperature_zero_enables_fallback(client: openai.OpenAI, jfk: Path) -> 
     assert {segment.temperature for segment in warm.segments} == {0.8}
 
 
-def test_disconnect_frees_engine_slots(live: LiveServer, speech_clips: list[Path]) -> None:
+def test_disconnect_frees_engine_slots(shared_server: ServeProcess, speech_clips: list[Path]) -> None:
     clips = [Recording.open(path).samples(0, 10**9) for path in speech_clips]
     joined = np.concatenate([*clips, *clips[::-1], *clips])  # several windows: the first gives text, others follow
     long = io.BytesIO()
     with wave.open(long, "w") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
         file.writeframes((joined * 32_767).astype("<i2").tobytes())
-    with live.client() as client:
+    with shared_server.client() as client:
         audio = ("long.wav", long.getvalue())
         events = client.audio.transcriptions.create(file=audio, model="tiny", language="en", stream=True)
         assert next(iter(events)).type == "transcript.text.delta"
-        transcribed_s = live.metric("choral_audio_seconds_total")
+        transcribed_s = shared_server.metric("choral_audio_seconds_total")
         events.close()
         deadline_s = time.monotonic() + 5
-        while live.metric("choral_http_requests_open") > 1 and time.monotonic() < deadline_s:
+        while shared_server.metric("choral_http_requests_open") > 1 and time.monotonic() < deadline_s:
             time.sleep(0.01)
-    assert live.metric("choral_http_requests_open") == 1  # the one that asks
+    assert shared_server.metric("choral_http_requests_open") == 1  # the one that asks
     time.sleep(0.5)  # for the step that was under way
-    n_tokens = live.metric("choral_engine_tokens_total")
+    n_tokens = shared_server.metric("choral_engine_tokens_total")
     time.sleep(0.5)
-    assert live.metric("choral_engine_tokens_total") == n_tokens
-    assert live.metric("choral_engine_windows_waiting") == 0
-    assert live.metric("choral_audio_seconds_total") == transcribed_s
+    assert shared_server.metric("choral_engine_tokens_total") == n_tokens
+    assert shared_server.metric("choral_engine_windows_waiting") == 0
+    assert shared_server.metric("choral_audio_seconds_total") == transcribed_s
 
 
 def test_token_logprobs(client: openai.OpenAI, jfk: Path, whole: str) -> None:

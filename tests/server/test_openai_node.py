@@ -9,8 +9,8 @@ from typing import Any
 import openai
 import pytest
 
-from live_server import LiveServer
 from node_client import Call, Fields, run
+from serve_process import ServeProcess
 from test_openai_client import FORMATS, GRANULARITIES, LANGUAGES_AND_PROMPTS, ask, check
 
 PROMPT = "A speech."
@@ -30,10 +30,10 @@ def call_of(jfk: Path, case: tuple[Any, ...]) -> Call:
 
 
 def test_every_format_granularity_stream_language_prompt(
-    openai_node: Path, live: LiveServer, client: openai.OpenAI, jfk: Path
+    openai_node: Path, shared_server: ServeProcess, client: openai.OpenAI, jfk: Path
 ) -> None:
     wanted = {None: ask(client, jfk).text, PROMPT: ask(client, jfk, prompt=PROMPT).text}
-    outcomes = run(openai_node, live.url, [call_of(jfk, case) for case in MATRIX])
+    outcomes = run(openai_node, shared_server.url, [call_of(jfk, case) for case in MATRIX])
     for (name, granularities, is_stream, (_, prompt)), outcome in zip(MATRIX, outcomes, strict=True):
         if (granularities and name != "verbose_json") or (is_stream and name != "json"):
             assert (outcome.error.kind, outcome.error.status) == ("BadRequestError", 400)
@@ -48,21 +48,23 @@ def test_every_format_granularity_stream_language_prompt(
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the Python client's own, on translations
-def test_translation_in_every_format(openai_node: Path, live: LiveServer, client: openai.OpenAI, jfk: Path) -> None:
+def test_translation_in_every_format(
+    openai_node: Path, shared_server: ServeProcess, client: openai.OpenAI, jfk: Path
+) -> None:
     whole = ask(client, jfk, "translations").text
     calls = [Call("translations", str(jfk), fields={"response_format": name}) for name in FORMATS]
-    for name, outcome in zip(FORMATS, run(openai_node, live.url, calls), strict=True):
+    for name, outcome in zip(FORMATS, run(openai_node, shared_server.url, calls), strict=True):
         check(outcome.answer, name, (), whole)
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")
 def test_translations_models_and_errors(
-    openai_node: Path, live: LiveServer, client: openai.OpenAI, prompts: Any, jfk: Path
+    openai_node: Path, shared_server: ServeProcess, client: openai.OpenAI, prompts: Any, jfk: Path
 ) -> None:
     spanish = prompts("es", 1)[0]
     translated, unknown, wrong, language, models, missing = run(
         openai_node,
-        live.url,
+        shared_server.url,
         [
             Call("translations", str(spanish), fields={"response_format": "verbose_json"}),
             Call("transcriptions", str(jfk), model="gpt-4o-transcribe"),

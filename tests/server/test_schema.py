@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from audio.media_files import encode, read_clip
-from live_server import LiveServer
+from serve_process import ServeProcess
 
 CHECKS = [
     not_a_server_error,
@@ -56,7 +56,7 @@ CASES = [
 
 
 def run_cases(
-    live: LiveServer,
+    shared_server: ServeProcess,
     path: str,
     method: str,
     n_examples: int,
@@ -65,16 +65,16 @@ def run_cases(
     speech: bytes | None = None,
     job_id: str | None = None,
 ) -> list[int]:
-    """The statuses of all answers.
+    """Send generated requests and return the statuses of all responses.
 
-    With speech, every request carries it and is sound; with a job, every second one asks for it.
+    With `speech`, every request is valid and contains it; with `job_id`, every second one is for that job.
     """
-    document = httpx.get(f"{live.url}/openapi.json").json()
+    document = httpx.get(f"{shared_server.url}/openapi.json").json()
     if method == "POST" and mode is WRONG:  # whose generator cannot make binary fields
         properties = document["paths"][path]["post"]["requestBody"]["content"]["multipart/form-data"]["schema"]
         del properties["properties"]["file"]["format"]
     schema = schemathesis.openapi.from_dict(document)
-    schema.config.update(base_url=live.url)
+    schema.config.update(base_url=shared_server.url)
     statuses: list[int] = []
 
     @given(case=schema[path][method].as_strategy(generation_mode=mode))
@@ -95,7 +95,7 @@ def run_cases(
         answer = case.call_and_validate(checks=CHECKS, timeout=60)
         statuses.append(answer.status_code)
         if answer.status_code == TAKEN:  # its audio is made up: it goes before it is fetched or decoded for long
-            own = f"{live.url}/v1/jobs/{answer.json()['id']}"
+            own = f"{shared_server.url}/v1/jobs/{answer.json()['id']}"
             assert httpx.delete(own).status_code == 200
             assert httpx.delete(own).status_code in (200, 404)
 
@@ -104,42 +104,42 @@ def run_cases(
 
 
 @pytest.fixture(scope="module")
-def job_id(live: LiveServer, jfk: Path) -> str:
-    """A job that has ended well."""
+def job_id(shared_server: ServeProcess, jfk: Path) -> str:
+    """The id of a job that has succeeded."""
     speech = encode(read_clip(jfk, 2.0), "flac", "flac")
-    given = httpx.post(f"{live.url}/v1/jobs", files={"file": ("a.flac", speech)}, timeout=60).json()["id"]
+    given = httpx.post(f"{shared_server.url}/v1/jobs", files={"file": ("a.flac", speech)}, timeout=60).json()["id"]
     deadline_s = time.monotonic() + 120
-    while (job := httpx.get(f"{live.url}/v1/jobs/{given}").json())["state"] != "succeeded":
+    while (job := httpx.get(f"{shared_server.url}/v1/jobs/{given}").json())["state"] != "succeeded":
         assert time.monotonic() < deadline_s, job
         time.sleep(0.1)
     return str(given)
 
 
 @pytest.mark.parametrize(("path", "method", "mode"), CASES)
-def test_generated_requests(live: LiveServer, path: str, method: str, mode: GenerationMode) -> None:
-    run_cases(live, path, method, FEW, mode)
+def test_generated_requests(shared_server: ServeProcess, path: str, method: str, mode: GenerationMode) -> None:
+    run_cases(shared_server, path, method, FEW, mode)
 
 
-def test_generated_requests_with_speech(live: LiveServer, jfk: Path) -> None:
+def test_generated_requests_with_speech(shared_server: ServeProcess, jfk: Path) -> None:
     speech = encode(read_clip(jfk, 2.0), "flac", "flac")
-    statuses = run_cases(live, TRANSCRIPTIONS, "POST", WITH_SPEECH, speech=speech)
+    statuses = run_cases(shared_server, TRANSCRIPTIONS, "POST", WITH_SPEECH, speech=speech)
     assert statuses
     assert set(statuses) == {200}
 
 
 @pytest.mark.parametrize("path", JOB_ROUTES)
-def test_generated_requests_for_a_job(live: LiveServer, job_id: str, path: str) -> None:
-    statuses = run_cases(live, path, "GET", FEW, job_id=job_id)
+def test_generated_requests_for_a_job(shared_server: ServeProcess, job_id: str, path: str) -> None:
+    statuses = run_cases(shared_server, path, "GET", FEW, job_id=job_id)
     assert 200 in statuses
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", JOB_ROUTES)
-def test_many_generated_requests_for_a_job(live: LiveServer, job_id: str, path: str) -> None:
-    assert 200 in run_cases(live, path, "GET", MANY, job_id=job_id)
+def test_many_generated_requests_for_a_job(shared_server: ServeProcess, job_id: str, path: str) -> None:
+    assert 200 in run_cases(shared_server, path, "GET", MANY, job_id=job_id)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "method", "mode"), CASES)
-def test_many_generated_requests(live: LiveServer, path: str, method: str, mode: GenerationMode) -> None:
-    run_cases(live, path, method, MANY, mode)
+def test_many_generated_requests(shared_server: ServeProcess, path: str, method: str, mode: GenerationMode) -> None:
+    run_cases(shared_server, path, method, MANY, mode)

@@ -20,7 +20,7 @@ import openai
 import pytest
 
 import node_client
-from live_server import LiveServer
+from serve_process import ServeProcess
 
 ROUTE = "/v1/audio/transcriptions"
 SENTENCE = "ask not what your country can do for you"
@@ -42,8 +42,8 @@ def free_key(keys_file: Path) -> str:
 
 
 @pytest.fixture(scope="module")
-def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[LiveServer]:
-    server = LiveServer(
+def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[ServeProcess]:
+    server = ServeProcess(
         "--model", "tiny.en", "--api-keys-file", keys_file, "--cors-origins", "https://example.org",
         "--log-format", "json", "--queue-limit", 2, "--processes", 1,
     )  # fmt: skip
@@ -55,7 +55,7 @@ def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[LiveSe
         server.stop()
 
 
-def test_printed_curl_command_works(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+def test_printed_curl_command_works(guarded: ServeProcess, free_key: str, jfk: Path) -> None:
     assert re.match(r"choral serves tiny.en at http://127.0.0.1:\d+\n", guarded.greeting)
     assert "torch on cpu in float32, encoder budget 32,768 frames, 32 slots" in guarded.greeting
     line = guarded.greeting.splitlines()[2].strip().replace("talk.mp3", str(jfk))
@@ -67,7 +67,7 @@ def test_printed_curl_command_works(guarded: LiveServer, free_key: str, jfk: Pat
     assert SENTENCE in json.loads(done.stdout)["text"]
 
 
-def test_keys_are_required_and_stored_as_hashes(guarded: LiveServer, free_key: str, keys_file: Path) -> None:
+def test_keys_are_required_and_stored_as_hashes(guarded: ServeProcess, free_key: str, keys_file: Path) -> None:
     assert free_key not in keys_file.read_text()
     assert keys_file.stat().st_mode & 0o077 == 0
     with guarded.client("ck-wrong") as client, pytest.raises(openai.AuthenticationError) as refused:
@@ -80,12 +80,12 @@ def test_keys_are_required_and_stored_as_hashes(guarded: LiveServer, free_key: s
         assert client.models.retrieve("tiny.en").id == "tiny.en"
 
 
-def test_node_client_without_key(guarded: LiveServer, openai_node: Path) -> None:
+def test_node_client_without_key(guarded: ServeProcess, openai_node: Path) -> None:
     (refused,) = node_client.run(openai_node, guarded.url, [node_client.Call("models.list")], "ck-wrong")
     assert (refused.error.kind, refused.error.code) == ("AuthenticationError", "invalid_api_key")
 
 
-def test_bench_against_running_server(guarded: LiveServer, free_key: str, jfk: Path, tmp_path: Path) -> None:
+def test_bench_against_running_server(guarded: ServeProcess, free_key: str, jfk: Path, tmp_path: Path) -> None:
     (tmp_path / jfk.name).symlink_to(jfk)
     flags = ["--url", guarded.url, "--concurrency", "1", "--requests", "2", "--rounds", "1", "--quiet"]
     done = subprocess.run(
@@ -98,7 +98,7 @@ def test_bench_against_running_server(guarded: LiveServer, free_key: str, jfk: P
     assert level["server"]["requests_per_s"] > 0
 
 
-def test_key_file_changes_take_effect_at_once(guarded: LiveServer, keys_file: Path, jfk: Path) -> None:
+def test_key_file_changes_take_effect_at_once(guarded: ServeProcess, keys_file: Path, jfk: Path) -> None:
     limited = keys("add", "bob", "--file", keys_file, "--requests-per-minute", 2, "--audio-minutes-per-day", 0.1)
     with guarded.client(limited) as client:
         with pytest.raises(openai.RateLimitError) as minutes:
@@ -118,7 +118,7 @@ def test_key_file_changes_take_effect_at_once(guarded: LiveServer, keys_file: Pa
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the client's own, on translations
-def test_english_only_model_refuses_other_languages(guarded: LiveServer, free_key: str, jfk: Path) -> None:
+def test_english_only_model_refuses_other_languages(guarded: ServeProcess, free_key: str, jfk: Path) -> None:
     with guarded.client(free_key) as client:
         with pytest.raises(openai.BadRequestError) as translation:
             client.audio.translations.create(file=jfk, model="tiny.en")
@@ -128,7 +128,7 @@ def test_english_only_model_refuses_other_languages(guarded: LiveServer, free_ke
         assert language.value.param == "language"
 
 
-def test_request_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -> None:
+def test_request_ids_cors_metrics_and_logs(guarded: ServeProcess, free_key: str) -> None:
     key = {"authorization": f"Bearer {free_key}"}
     answer = httpx.get(f"{guarded.url}/v1/models", headers={**key, "x-request-id": "mine-1", "origin": "https://a.b"})
     assert answer.headers["x-request-id"] == "mine-1"
@@ -156,14 +156,14 @@ def test_request_ids_cors_metrics_and_logs(guarded: LiveServer, free_key: str) -
     assert "GET /v1/models: 200" in next(line["message"] for line in lines if line.get("request") == "mine-1")
 
 
-def test_overload_is_refused_before_the_body_is_read(guarded: LiveServer, free_key: str, jfk: Path) -> None:
-    """Two places: two streams hold them, and a third is answered while its body is still missing."""
+def test_overload_is_refused_before_the_body_is_read(guarded: ServeProcess, free_key: str, jfk: Path) -> None:
+    """With a queue limit of two, a third request is refused before its body arrives."""
     with guarded.client(free_key) as client:
-        sound = jfk.read_bytes()
+        clip = jfk.read_bytes()
         threads = [
             threading.Thread(
                 target=lambda: client.audio.transcriptions.create(
-                    file=("a.wav", sound), model="tiny.en", temperature=1.0, extra_body={"hotwords": "one two"}
+                    file=("a.wav", clip), model="tiny.en", temperature=1.0, extra_body={"hotwords": "one two"}
                 )
             )
             for _ in range(2)
@@ -188,7 +188,7 @@ def test_overload_is_refused_before_the_body_is_read(guarded: LiveServer, free_k
 
 
 def test_sigterm_drains_requests(tiny_en_pt: Path, jfk: Path) -> None:
-    server = LiveServer("--model", "tiny.en", env={"CHORAL_API_KEY": "secret"})
+    server = ServeProcess("--model", "tiny.en", env={"CHORAL_API_KEY": "secret"})
     server.wait_ready()
     with server.client("secret") as client, ThreadPoolExecutor(1) as pool:
         answer = pool.submit(client.audio.transcriptions.create, file=jfk, model="tiny.en")

@@ -11,8 +11,8 @@ from typing import Any
 
 import httpx
 
-from collector import Collector
-from live_server import LiveServer
+from otel_collector import OtelCollector
+from serve_process import ServeProcess
 
 ROUTE = "/v1/audio/transcriptions"
 TRACE, PARENT = "4bf92f3577b34da6a3ce929d0e0e4736", "00f067aa0ba902b7"
@@ -22,7 +22,7 @@ def facts(span: Any) -> dict[str, object]:
     return {each.key: getattr(each.value, each.value.WhichOneof("value")) for each in span.attributes}
 
 
-def call(server: LiveServer, clip: Path, trace_id: str, **fields: str) -> httpx.Response:
+def call(server: ServeProcess, clip: Path, trace_id: str, **fields: str) -> httpx.Response:
     headers = {"traceparent": f"00-{trace_id}-{PARENT}-01", "x-request-id": "mine-1"}
     with clip.open("rb") as file:
         form = {"model": "whisper-1", **fields}
@@ -30,8 +30,8 @@ def call(server: LiveServer, clip: Path, trace_id: str, **fields: str) -> httpx.
 
 
 def test_spans_join_the_callers_trace(tiny_en_pt: Path, jfk: Path) -> None:
-    with Collector() as collector:
-        server = LiveServer(
+    with OtelCollector() as collector:
+        server = ServeProcess(
             "--model", tiny_en_pt, "--threads", 1, "--processes", 1, "--otel", "--log-format", "json",
             env={
                 "OTEL_EXPORTER_OTLP_ENDPOINT": collector.url, "OTEL_SERVICE_NAME": "speech",
@@ -44,7 +44,7 @@ def test_spans_join_the_callers_trace(tiny_en_pt: Path, jfk: Path) -> None:
             check_bad(collector, server)
             assert {span.name for span in collector.spans if not span.parent_span_id} == set()  # health is not traced
             collector.close()
-            assert call(server, jfk, "c" * 32).status_code == 200  # a collector that is away harms nobody
+            assert call(server, jfk, "c" * 32).status_code == 200  # an unreachable collector does not affect requests
             time.sleep(1.0)
             log = server.log
             started_s = time.monotonic()
@@ -55,7 +55,7 @@ def test_spans_join_the_callers_trace(tiny_en_pt: Path, jfk: Path) -> None:
             server.process.kill()
 
 
-def check_good(collector: Collector, server: LiveServer, clip: Path) -> None:
+def check_good(collector: OtelCollector, server: ServeProcess, clip: Path) -> None:
     for trace_id, fields in ((TRACE, {}), ("b" * 32, {"stream": "true"})):
         assert call(server, clip, trace_id, **fields).status_code == 200
         root, *parts = collector.trace(trace_id, 5)
@@ -77,7 +77,7 @@ def check_good(collector: Collector, server: LiveServer, clip: Path) -> None:
     assert collector.services == {"speech"}
 
 
-def check_bad(collector: Collector, server: LiveServer) -> None:
+def check_bad(collector: OtelCollector, server: ServeProcess) -> None:
     assert call(server, Path(__file__), "d" * 32).status_code == 400
     root, reading, prep = collector.trace("d" * 32, 3)
     assert facts(root)["http.response.status_code"] == 400

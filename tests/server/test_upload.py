@@ -19,7 +19,7 @@ LIMIT_S = 5.0
 
 
 def request_of(*pieces: bytes) -> Request:
-    """A form that comes in these pieces; behind them the client goes away."""
+    """A form that arrives in these pieces; then the client disconnects."""
     messages: list[Message] = [{"type": "http.request", "body": piece, "more_body": True} for piece in pieces]
     messages[-1]["more_body"] = not pieces[-1].endswith(b"--x--\r\n")
     coming = iter([*messages, {"type": "http.disconnect"}])

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 import choral
-from live_server import LiveServer, running
+from serve_process import ServeProcess, running
 from support.http_stub import HttpStub
 
 SECRET = "whsec_bG9jYWwgam9icyBhcmUgc2lnbmVkIHdpdGggdGhpcw=="
@@ -32,7 +32,7 @@ def job_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def job_server(tiny_en_pt: Path, job_folder: Path) -> Iterator[LiveServer]:
+def job_server(tiny_en_pt: Path, job_folder: Path) -> Iterator[ServeProcess]:
     with running(
         "--model", tiny_en_pt, "--data", job_folder, "--allowed-hosts", "127.0.0.1", "--processes", 1, "--threads", 1,
         env={"CHORAL_WEBHOOK_SECRET": SECRET},
@@ -41,7 +41,7 @@ def job_server(tiny_en_pt: Path, job_folder: Path) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def http(job_server: LiveServer) -> Iterator[httpx.Client]:
+def http(job_server: ServeProcess) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=job_server.url, timeout=60) as client:
         yield client
 

@@ -41,8 +41,8 @@ def wait_for(http: httpx.Client, job_id: str, *states: str) -> dict[str, Any]:
     return dict(job)
 
 
-def read_events(http: httpx.Client, job_id: str, *, last: int | None = None, most: int = 10**6) -> list[Event]:
-    """All until the end, or the first `most`; then the connection is closed."""
+def read_events(http: httpx.Client, job_id: str, *, last: int | None = None, max_events: int = 10**6) -> list[Event]:
+    """All events until the end, or the first `max_events`; then the connection is closed."""
     headers = {} if last is None else {"Last-Event-ID": str(last)}
     found: list[Event] = []
     with http.stream("GET", f"/v1/jobs/{job_id}/events", headers=headers) as response:
@@ -56,7 +56,7 @@ def read_events(http: httpx.Client, job_id: str, *, last: int | None = None, mos
             elif "event" in lines:
                 found.append(Event(int(lines["id"]), lines["event"], json.loads(lines["data"])))
                 lines = {}
-                if len(found) == most:
+                if len(found) == max_events:
                     break
             else:
                 lines = {}
@@ -64,7 +64,7 @@ def read_events(http: httpx.Client, job_id: str, *, last: int | None = None, mos
 
 
 def joined(paths: Sequence[Path], times: int, folder: Path) -> Path:
-    """These recordings one after the other, several times over: a job that takes a while."""
+    """These recordings joined and repeated: a job that takes a while."""
     samples = np.concatenate([read_samples(path) for path in paths] * times)
     write_flac(folder / "long.flac", np.rint(samples * 32767).astype(np.int16))
     return folder / "long.flac"

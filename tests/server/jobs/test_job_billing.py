@@ -14,7 +14,7 @@ import pytest
 
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_client import submit, wait_for
-from live_server import LiveServer
+from serve_process import ServeProcess
 from support.redis_server import RedisServer
 
 ROUTE = "/v1/audio/transcriptions"
@@ -29,7 +29,7 @@ def keys_file(tmp_path: Path) -> Path:
     return path
 
 
-def caller(server: LiveServer) -> httpx.Client:
+def caller(server: ServeProcess) -> httpx.Client:
     return httpx.Client(base_url=server.url, timeout=60, headers={"Authorization": "Bearer ck-ada"})
 
 
@@ -43,17 +43,17 @@ def test_usage_survives_restarts(keys_file: Path, tiny_en_pt: Path, jfk: Path, t
         "--model", tiny_en_pt, "--threads", 1, "--processes", 1, "--data", tmp_path / "data",
         "--api-keys-file", keys_file,
     )  # fmt: skip
-    first = LiveServer(*flags)
+    first = ServeProcess(*flags)
     with caller(first) as http:
         assert transcribe(http, jfk).status_code == 200
     time.sleep(1.0)  # what kill -9 may lose
     first.process.send_signal(signal.SIGKILL)
     first.stop()
-    second = LiveServer(*flags)
+    second = ServeProcess(*flags)
     with caller(second) as http:
         wait_for(http, submit(http, jfk), "succeeded")
     assert second.stop() == 0  # at once, and nothing is lost
-    third = LiveServer(*flags)
+    third = ServeProcess(*flags)
     try:
         with caller(third) as http:
             refused = transcribe(http, jfk)
@@ -75,10 +75,10 @@ def redis(redis_program: None, tmp_path: Path) -> Iterator[RedisServer]:
 def test_worker_jobs_are_charged_by_the_next_server(
     redis: RedisServer, keys_file: Path, tiny_en_pt: Path, jfk: Path, tmp_path: Path
 ) -> None:
-    """They wait while there is no worker; the server that took them is gone when one comes."""
+    """The server that accepted the jobs has stopped before a worker runs them."""
     model = ("--model", tiny_en_pt, "--threads", 1, "--processes", 1)
     flags = (*model, "--redis", "env", "--job-limit", 3, "--data", tmp_path / "data", "--api-keys-file", keys_file)
-    before = LiveServer(*flags, env={"CHORAL_REDIS": redis.url})
+    before = ServeProcess(*flags, env={"CHORAL_REDIS": redis.url})
     with caller(before) as http:
         jobs = [submit(http, jfk) for _ in range(3)]
         full = http.post("/v1/jobs", json={"url": "https://example.org/talk.mp3"})
@@ -87,7 +87,7 @@ def test_worker_jobs_are_charged_by_the_next_server(
     assert before.stop() == 0
     command = [sys.executable, "-m", "choral", "worker", "--redis", redis.url, "--burst", "--quiet", *map(str, model)]
     subprocess.run(command, check=True, timeout=120)
-    after = LiveServer(*flags, env={"CHORAL_REDIS": redis.url})
+    after = ServeProcess(*flags, env={"CHORAL_REDIS": redis.url})
     try:
         with caller(after) as http:
             for job in jobs:

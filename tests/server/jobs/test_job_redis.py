@@ -13,7 +13,7 @@ import pytest
 import choral
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_client import read_events, submit, wait_for
-from live_server import LiveServer
+from serve_process import ServeProcess
 from support.redis_server import RedisServer
 
 
@@ -28,7 +28,7 @@ def test_worker_runs_jobs_and_keys_separate_owners(
 ) -> None:
     write_keys(tmp_path / "keys", [ApiKey(name=name, sha256=hash_secret(f"ck-{name}")) for name in ("ada", "bob")])
     model = ("--model", tiny_en_pt, "--threads", 1, "--processes", 1)
-    server = LiveServer(*model, "--redis", redis.url, "--api-keys-file", tmp_path / "keys")
+    server = ServeProcess(*model, "--redis", redis.url, "--api-keys-file", tmp_path / "keys")
     worker = subprocess.Popen(
         [sys.executable, "-m", "choral", "worker", "--redis", redis.url, *map(str, model), "--quiet"]
     )
@@ -56,5 +56,5 @@ def test_worker_runs_jobs_and_keys_separate_owners(
         worker.wait(60)
 
 
-def as_caller(server: LiveServer, name: str) -> httpx.Client:
+def as_caller(server: ServeProcess, name: str) -> httpx.Client:
     return httpx.Client(base_url=server.url, timeout=60, headers={"Authorization": f"Bearer ck-{name}"})

@@ -10,15 +10,15 @@ import httpx
 import choral
 from choral.server.jobs.job_table import JobTable
 from job_client import joined, read_events, submit, wait_for
-from live_server import LiveServer
+from serve_process import ServeProcess
 
 
-def test_kill_9_loses_nothing(
+def test_jobs_survive_kill_9(
     tiny_en_pt: Path, jfk: Path, speech_clips: list[Path], jfk_transcript: choral.Transcript, tmp_path: Path
 ) -> None:
     flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--job-limit", 3, "--processes", 1, "--at-once", 1)
     long = joined(speech_clips, 1, tmp_path)
-    server = LiveServer(*flags)
+    server = ServeProcess(*flags)
     try:
         server.wait_ready()
         with httpx.Client(base_url=server.url, timeout=60) as http:
@@ -29,13 +29,13 @@ def test_kill_9_loses_nothing(
             assert 1 <= wait_s <= 120
             told = f"3 jobs are already waiting or running: try again in {wait_s} s"
             assert refused.json()["error"]["message"] == told
-            seen = read_events(http, jobs[0], most=4)
+            seen = read_events(http, jobs[0], max_events=4)
             assert seen[-1].fields.get("state", "running") == "running"
         server.process.send_signal(signal.SIGKILL)
         server.process.wait()
     finally:
         server.stop()
-    again = LiveServer(*flags)
+    again = ServeProcess(*flags)
     try:
         with httpx.Client(base_url=again.url, timeout=60) as http:
             rest = read_events(http, jobs[0], last=seen[-1].id)
@@ -52,7 +52,7 @@ def test_kill_9_loses_nothing(
 
 def test_drain_requeues_unfinished_jobs(tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path) -> None:
     flags = ("--model", tiny_en_pt, "--data", tmp_path / "data", "--processes", 1, "--drain-s", 1)
-    server = LiveServer(*flags)
+    server = ServeProcess(*flags)
     try:
         with httpx.Client(base_url=server.url, timeout=60) as http:
             job = submit(http, joined(speech_clips, 20, tmp_path))

@@ -37,7 +37,7 @@ def test_job_result_equals_transcribe_in_every_format(
 
 def test_events_are_complete_across_reconnects(http: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
     job_id = submit(http, joined(speech_clips, 1, tmp_path), word_timestamps="true", temperature="0")
-    first = read_events(http, job_id, most=5)  # the connection ends in the middle
+    first = read_events(http, job_id, max_events=5)  # the connection ends in the middle
     rest = read_events(http, job_id, last=first[-1].id)
     live = [event for event in (*first, *rest) if event.name == "segment"]
     late = read_events(http, job_id)  # a client that comes when all is over

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import choral
 from choral import formats
-from live_server import LiveServer
+from serve_process import ServeProcess
 
 WITHIN_MS = 60_000
 PHONE = {"width": 390, "height": 844}
@@ -21,7 +21,7 @@ PHONE = {"width": 390, "height": 844}
 
 @pytest.fixture(scope="module")
 def browser(chromium_program: str, jfk: Path) -> Iterator[Browser]:
-    """Its microphone hears the clip."""
+    """A browser whose fake microphone plays the clip."""
     arguments = [
         "--no-sandbox",
         "--autoplay-policy=no-user-gesture-required",
@@ -36,8 +36,8 @@ def browser(chromium_program: str, jfk: Path) -> Iterator[Browser]:
 
 
 @pytest.fixture
-def open_page(browser: Browser, job_server: LiveServer) -> Iterator[Callable[..., Page]]:
-    """Pages that must not complain: what a browser writes to its console fails the test."""
+def open_page(browser: Browser, job_server: ServeProcess) -> Iterator[Callable[..., Page]]:
+    """Open pages; an error or warning in the browser's console fails the test."""
     complaints: list[str] = []
     contexts = []
 

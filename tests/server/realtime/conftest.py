@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from audio.media_files import Sound, read_clip
+from audio.media_files import Int16Samples, read_clip
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
-from live_server import LiveServer, running
 from realtime_client import RealtimeClient, connected
+from serve_process import ServeProcess, running
 
 MESSAGE_BYTES, BUFFER_S, SESSIONS = 200_000, 60, 8
 
 
 @pytest.fixture(scope="session")
-def live_server(tiny_en_pt: Path) -> Iterator[LiveServer]:
+def realtime_server(tiny_en_pt: Path) -> Iterator[ServeProcess]:
     with running(
         "--model", tiny_en_pt, "--realtime-message-bytes", MESSAGE_BYTES, "--realtime-buffer-s", BUFFER_S,
         "--realtime-sessions", SESSIONS, "--processes", 1,
@@ -26,18 +26,18 @@ def live_server(tiny_en_pt: Path) -> Iterator[LiveServer]:
 
 
 @pytest.fixture
-def session(live_server: LiveServer) -> Iterator[RealtimeClient]:
-    with connected(live_server.url) as client:
+def session(realtime_server: ServeProcess) -> Iterator[RealtimeClient]:
+    with connected(realtime_server.url) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
-def jfk_sound(jfk: Path) -> Sound:
+def jfk_samples(jfk: Path) -> Int16Samples:
     return read_clip(jfk)
 
 
 @pytest.fixture(scope="session")
-def sentences(speech_clips: list[Path]) -> list[Sound]:
+def sentences(speech_clips: list[Path]) -> list[Int16Samples]:
     return [read_clip(path) for path in speech_clips]
 
 

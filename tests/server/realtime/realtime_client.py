@@ -19,7 +19,7 @@ from websockets.sync.client import ClientConnection, connect
 RATE = 16_000
 TIMEOUT_S = 60.0
 TRANSCRIPTION = "conversation.item.input_audio_transcription"
-Sound = npt.NDArray[np.int16]
+Int16Samples = npt.NDArray[np.int16]
 Event = dict[str, Any]
 FORMATS: dict[str, Event] = {
     "pcm24": {"type": "audio/pcm", "rate": 24_000},
@@ -43,9 +43,9 @@ class RealtimeClient:
         self.send("session.update", session={"type": "transcription", "audio": {"input": audio_input}})
         self.wait_for("session.updated")
 
-    def append_audio(self, sound: bytes, *, chunk_bytes: int = 9_600) -> None:
-        for start in range(0, len(sound), chunk_bytes):
-            encoded = base64.b64encode(sound[start : start + chunk_bytes]).decode()
+    def append_audio(self, clip: bytes, *, chunk_bytes: int = 9_600) -> None:
+        for start in range(0, len(clip), chunk_bytes):
+            encoded = base64.b64encode(clip[start : start + chunk_bytes]).decode()
             self.send("input_audio_buffer.append", audio=encoded)
 
     def commit(self) -> None:
@@ -107,14 +107,14 @@ def close_code(client: RealtimeClient) -> int:
     return ended.value.rcvd.code
 
 
-def encode_audio(sound: Sound, name: str) -> bytes:
+def encode_audio(clip: Int16Samples, name: str) -> bytes:
     """Encode 16 kHz samples in a format of the API with ffmpeg."""
     codec, rate = CODECS[name]
     packed = io.BytesIO()
     with av.open(packed, "w", format="wav") as container:
         stream: Any = container.add_stream(codec, rate=rate, layout="mono")
         resampler = av.AudioResampler(format="s16", layout="mono", rate=rate)
-        frame = av.AudioFrame.from_ndarray(sound[None], format="s16", layout="mono")
+        frame = av.AudioFrame.from_ndarray(clip[None], format="s16", layout="mono")
         frame.sample_rate = RATE
         for part in [*resampler.resample(frame), *resampler.resample(None)]:
             part.pts = None
@@ -124,7 +124,7 @@ def encode_audio(sound: Sound, name: str) -> bytes:
     return data[data.index(b"data") + 8 :]
 
 
-def silence(seconds: float) -> Sound:
+def silence(seconds: float) -> Int16Samples:
     return np.zeros(round(seconds * RATE), np.int16)
 
 

@@ -8,7 +8,7 @@ import av
 import numpy as np
 import pytest
 
-from audio.media_files import Sound
+from audio.media_files import Int16Samples
 from choral.audio.resample import LiveResampler
 from choral.server.api_errors import ApiError
 from choral.server.realtime.audio_formats import FormatType, decode_samples, g711_table
@@ -24,13 +24,13 @@ def test_g711_decodes_as_in_ffmpeg(format_type: FormatType, codec: str) -> None:
 
 
 @pytest.mark.parametrize("rate", [24_000, 16_000, 8_000])
-def test_resampling_does_not_depend_on_chunk_size(rate: int, jfk_sound: Sound) -> None:
-    sound = jfk_sound[: 3 * rate]
+def test_resampling_does_not_depend_on_chunk_size(rate: int, jfk_samples: Int16Samples) -> None:
+    clip = jfk_samples[: 3 * rate]
     resampler = LiveResampler(rate)
-    expected = np.concatenate([resampler.push(sound), resampler.flush()])
-    assert expected.size == pytest.approx(sound.size * 16_000 / rate, abs=1)
+    expected = np.concatenate([resampler.push(clip), resampler.flush()])
+    assert expected.size == pytest.approx(clip.size * 16_000 / rate, abs=1)
     for chunk_size in (1, 37, 480, 9_999):
-        part = sound[:2_000] if chunk_size == 1 else sound
+        part = clip[:2_000] if chunk_size == 1 else clip
         resampler = LiveResampler(rate)
         chunks = [resampler.push(part[start : start + chunk_size]) for start in range(0, part.size, chunk_size)]
         if chunk_size == 1:

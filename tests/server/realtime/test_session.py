@@ -14,9 +14,9 @@ import numpy as np
 import openai
 import pytest
 
-from audio.media_files import Sound, encode
-from live_server import LiveServer
+from audio.media_files import Int16Samples, encode
 from realtime_client import FORMATS, RATE, TRANSCRIPTION, RealtimeClient, connected, encode_audio, silence, words
+from serve_process import ServeProcess
 
 JFK = words("And so my fellow Americans ask not what your country can do for you ask what you can do for your country")
 PHRASE = "ask not what your country can do for you"
@@ -25,16 +25,16 @@ BUFFER = "input_audio_buffer"
 LONG_SILENCE_VAD = {"type": "server_vad", "silence_duration_ms": 1_500}  # the pauses in this speech are long
 
 
-def transcribe_file(server: LiveServer, sound: Sound) -> str:
-    files = {"file": ("talk.wav", encode(sound, "wav", "pcm_s16le"))}
+def transcribe_file(server: ServeProcess, clip: Int16Samples) -> str:
+    files = {"file": ("talk.wav", encode(clip, "wav", "pcm_s16le"))}
     answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data={"model": "whisper-1"}, files=files, timeout=60)
     return str(answer.json()["text"])
 
 
 @pytest.mark.parametrize("name", ["pcm16", "pcmu"])  # 24 kHz and A-law are tested below
-def test_audio_formats(session: RealtimeClient, jfk_sound: Sound, name: str) -> None:
+def test_audio_formats(session: RealtimeClient, jfk_samples: Int16Samples, name: str) -> None:
     session.configure(format=FORMATS[name], turn_detection=None)
-    session.append_audio(encode_audio(jfk_sound, name))
+    session.append_audio(encode_audio(jfk_samples, name))
     session.commit()
     transcribed = words(session.wait_for_text())
     assert len(transcribed) == len(JFK)
@@ -42,27 +42,29 @@ def test_audio_formats(session: RealtimeClient, jfk_sound: Sound, name: str) -> 
         sum(word == said for word, said in zip(transcribed, JFK, strict=True)) >= len(JFK) - 1
     )  # by telephone, "American"
     usage = session.events[-1]["usage"]
-    assert usage == {"type": "duration", "seconds": pytest.approx(jfk_sound.size / RATE, abs=0.002)}
+    assert usage == {"type": "duration", "seconds": pytest.approx(jfk_samples.size / RATE, abs=0.002)}
 
 
 def test_committed_audio_gives_the_text_of_a_file(
-    live_server: LiveServer, session: RealtimeClient, jfk_sound: Sound, sentences: list[Sound]
+    realtime_server: ServeProcess, session: RealtimeClient, jfk_samples: Int16Samples, sentences: list[Int16Samples]
 ) -> None:
     """Longer than a window; the deltas are its segments."""
-    sound = np.concatenate([part for sentence in [*sentences, jfk_sound] for part in (sentence, silence(0.4))])
-    assert sound.size > 30 * RATE
+    clip = np.concatenate([part for sentence in [*sentences, jfk_samples] for part in (sentence, silence(0.4))])
+    assert clip.size > 30 * RATE
     session.configure(format=FORMATS["pcm16"], turn_detection=None)
-    session.append_audio(sound.tobytes())
+    session.append_audio(clip.tobytes())
     session.commit()
-    assert session.wait_for_text() == transcribe_file(live_server, sound)
+    assert session.wait_for_text() == transcribe_file(realtime_server, clip)
     assert session.event_types.count(f"{TRANSCRIPTION}.delta") > 2
     assert session.event_types[2:7] == [f"{BUFFER}.committed", *ITEM, *[f"{TRANSCRIPTION}.delta"] * 2]
 
 
-def test_server_vad_ends_turns(session: RealtimeClient, jfk_sound: Sound, sentences: list[Sound]) -> None:
+def test_server_vad_ends_turns(
+    session: RealtimeClient, jfk_samples: Int16Samples, sentences: list[Int16Samples]
+) -> None:
     transcription = {"model": "whisper-1", "language": "en"}
     session.configure(format=FORMATS["pcm16"], transcription=transcription, turn_detection=LONG_SILENCE_VAD)
-    parts = [silence(1), jfk_sound, silence(2), sentences[1], silence(2)]
+    parts = [silence(1), jfk_samples, silence(2), sentences[1], silence(2)]
     session.append_audio(np.concatenate(parts).tobytes())
     assert words(session.wait_for_text()) == JFK
     assert words(session.wait_for_text())[-2:] == ["young", "man"]
@@ -88,11 +90,11 @@ def item_id_of(event: dict[str, dict[str, str]]) -> str | None:
     return event.get("item", {}).get("id")
 
 
-def test_deltas_arrive_during_a_turn(session: RealtimeClient, jfk_sound: Sound) -> None:
+def test_deltas_arrive_during_a_turn(session: RealtimeClient, jfk_samples: Int16Samples) -> None:
     """Text sent during the turn is the start of its final text."""
     endless = {"type": "server_vad", "silence_duration_ms": 30_000}
     session.configure(format=FORMATS["pcm16"], turn_detection=endless)
-    session.append_audio(jfk_sound.tobytes())
+    session.append_audio(jfk_samples.tobytes())
     for _ in range(80):  # at most 20 s of silence, in which the turn is transcribed again
         session.append_audio(silence(0.25).tobytes())
         with suppress(TimeoutError):
@@ -112,8 +114,8 @@ def test_deltas_arrive_during_a_turn(session: RealtimeClient, jfk_sound: Sound) 
 def test_silence_and_noise_give_no_text(session: RealtimeClient, turns: dict[str, str] | None) -> None:
     noise = np.random.default_rng(0).normal(0, 300, 3 * RATE).astype(np.int16)
     session.configure(format=FORMATS["pcm16"], turn_detection=turns)
-    for sound in (silence(3), noise):
-        session.append_audio(sound.tobytes())
+    for clip in (silence(3), noise):
+        session.append_audio(clip.tobytes())
         if turns is None:
             session.commit()
             assert session.wait_for_text() == ""
@@ -123,9 +125,11 @@ def test_silence_and_noise_give_no_text(session: RealtimeClient, turns: dict[str
     assert turns is None or f"{BUFFER}.speech_started" not in session.event_types
 
 
-def test_cleared_audio_is_dropped(session: RealtimeClient, jfk_sound: Sound, sentences: list[Sound]) -> None:
+def test_cleared_audio_is_dropped(
+    session: RealtimeClient, jfk_samples: Int16Samples, sentences: list[Int16Samples]
+) -> None:
     session.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
-    session.append_audio(jfk_sound[: 5 * RATE].tobytes())
+    session.append_audio(jfk_samples[: 5 * RATE].tobytes())
     session.wait_for(f"{BUFFER}.speech_started")
     session.send(f"{BUFFER}.clear")
     session.wait_for(f"{BUFFER}.cleared")
@@ -136,42 +140,42 @@ def test_cleared_audio_is_dropped(session: RealtimeClient, jfk_sound: Sound, sen
 
 
 def test_concurrent_sessions_get_their_own_text(
-    live_server: LiveServer, jfk_sound: Sound, sentences: list[Sound]
+    realtime_server: ServeProcess, jfk_samples: Int16Samples, sentences: list[Int16Samples]
 ) -> None:
-    def transcribe(sound: Sound) -> str:
-        with connected(live_server.url) as client:
+    def transcribe(clip: Int16Samples) -> str:
+        with connected(realtime_server.url) as client:
             client.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
-            client.append_audio(np.concatenate([sound, silence(2)]).tobytes())
+            client.append_audio(np.concatenate([clip, silence(2)]).tobytes())
             return client.wait_for_text()
 
-    sounds = [jfk_sound, *sentences]
-    with ThreadPoolExecutor(len(sounds)) as threads:
-        texts = [" ".join(words(text)) for text in threads.map(transcribe, sounds)]
+    clips = [jfk_samples, *sentences]
+    with ThreadPoolExecutor(len(clips)) as threads:
+        texts = [" ".join(words(text)) for text in threads.map(transcribe, clips)]
     assert texts[0] == " ".join(JFK)
     for text, part in zip(texts[1:], ("dashwood", "young man", "selfish", "woman", "himself"), strict=True):
         assert part in text
 
 
-def test_disconnecting_cancels_windows(live_server: LiveServer, sentences: list[Sound]) -> None:
+def test_disconnecting_cancels_windows(realtime_server: ServeProcess, sentences: list[Int16Samples]) -> None:
     """Its audio takes two windows: at most the first is done."""
 
     def n_done() -> float:
         left, failed, cancelled = (
-            live_server.metric(f"choral_engine_windows{kind}_total") for kind in ("", "_failed", "_cancelled")
+            realtime_server.metric(f"choral_engine_windows{kind}_total") for kind in ("", "_failed", "_cancelled")
         )
         assert failed == 0
         return left - cancelled
 
-    wait_until(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
+    wait_until(lambda: realtime_server.metric("choral_realtime_sessions_open") == 0)
     before = n_done()
-    with connected(live_server.url) as client:
+    with connected(realtime_server.url) as client:
         client.configure(format=FORMATS["pcm16"], turn_detection=None)
-        assert live_server.metric("choral_realtime_sessions_open") == 1
+        assert realtime_server.metric("choral_realtime_sessions_open") == 1
         client.append_audio(np.concatenate([*sentences, *sentences]).tobytes())
         client.commit()
         client.wait_for(f"{BUFFER}.committed")
-    wait_until(lambda: live_server.metric("choral_realtime_sessions_open") == 0)
-    assert live_server.metric("choral_engine_windows_waiting") == 0
+    wait_until(lambda: realtime_server.metric("choral_realtime_sessions_open") == 0)
+    assert realtime_server.metric("choral_engine_windows_waiting") == 0
     time.sleep(1.0)  # longer than one window takes
     assert n_done() <= before + 1
 
@@ -183,12 +187,12 @@ def wait_until(condition: Callable[[], bool]) -> None:
         time.sleep(0.05)
 
 
-def test_openai_client(live_server: LiveServer, jfk_sound: Sound) -> None:
-    asyncio.run(transcribe_with_openai_client(live_server.url, jfk_sound))
+def test_openai_client(realtime_server: ServeProcess, jfk_samples: Int16Samples) -> None:
+    asyncio.run(transcribe_with_openai_client(realtime_server.url, jfk_samples))
 
 
-async def transcribe_with_openai_client(url: str, jfk_sound: Sound) -> None:
-    sound = encode_audio(np.concatenate([jfk_sound, silence(2)]), "pcm24")
+async def transcribe_with_openai_client(url: str, jfk_samples: Int16Samples) -> None:
+    clip = encode_audio(np.concatenate([jfk_samples, silence(2)]), "pcm24")
     deltas: list[str] = []
     async with (
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
@@ -199,8 +203,8 @@ async def transcribe_with_openai_client(url: str, jfk_sound: Sound) -> None:
             "input": {"format": FORMATS["pcm24"], "transcription": transcription, "turn_detection": LONG_SILENCE_VAD}
         }
         await connection.session.update(session={"type": "transcription", "audio": audio})  # type: ignore[typeddict-item]
-        for start in range(0, len(sound), 48_000):
-            await connection.input_audio_buffer.append(audio=base64.b64encode(sound[start : start + 48_000]).decode())
+        for start in range(0, len(clip), 48_000):
+            await connection.input_audio_buffer.append(audio=base64.b64encode(clip[start : start + 48_000]).decode())
         async for event in connection:
             assert event.type != "error"
             if event.type == f"{TRANSCRIPTION}.delta":
@@ -212,8 +216,8 @@ async def transcribe_with_openai_client(url: str, jfk_sound: Sound) -> None:
     assert event.usage.type == "duration"
 
 
-def test_beta_dialect(live_server: LiveServer, jfk_sound: Sound) -> None:
-    with connected(live_server.url, additional_headers={"OpenAI-Beta": "realtime=v1"}) as client:
+def test_beta_dialect(realtime_server: ServeProcess, jfk_samples: Int16Samples) -> None:
+    with connected(realtime_server.url, additional_headers={"OpenAI-Beta": "realtime=v1"}) as client:
         assert client.event_types == ["transcription_session.created"]
         assert client.events[0]["session"]["input_audio_format"] == "pcm16"
         transcription = {"model": "whisper-1", "language": "en"}
@@ -224,14 +228,14 @@ def test_beta_dialect(live_server: LiveServer, jfk_sound: Sound) -> None:
         }
         client.send("transcription_session.update", session=session)
         assert client.wait_for("transcription_session.updated")["session"]["turn_detection"] is None
-        client.append_audio(encode_audio(jfk_sound, "pcma"))
+        client.append_audio(encode_audio(jfk_samples, "pcma"))
         client.commit()
         assert PHRASE in " ".join(words(client.wait_for_text()))
         assert client.event_types[2:4] == [f"{BUFFER}.committed", "conversation.item.created"]
 
 
-def test_language_is_detected(live: LiveServer, jfk_sound: Sound) -> None:
-    with connected(live.url) as client:
+def test_language_is_detected(shared_server: ServeProcess, jfk_samples: Int16Samples) -> None:
+    with connected(shared_server.url) as client:
         client.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
-        client.append_audio(np.concatenate([jfk_sound, silence(2)]).tobytes())
+        client.append_audio(np.concatenate([jfk_samples, silence(2)]).tobytes())
         assert PHRASE in " ".join(words(client.wait_for_text()))

@@ -7,9 +7,9 @@ import json
 import time
 from typing import Any
 
-from audio.media_files import Sound
-from live_server import LiveServer
+from audio.media_files import Int16Samples
 from realtime_client import FORMATS, RealtimeClient, close_code, connect_error, connected, silence, words
+from serve_process import ServeProcess
 
 BUFFER = "input_audio_buffer"
 PHRASE = "ask not what your country can do for you"
@@ -105,7 +105,7 @@ BAD_EVENTS: list[tuple[dict[str, Any], str | None, str, str]] = [
 ]
 
 
-def test_bad_events_are_error_events_and_change_nothing(session: RealtimeClient, jfk_sound: Sound) -> None:
+def test_bad_events_are_error_events_and_change_nothing(session: RealtimeClient, jfk_samples: Int16Samples) -> None:
     for number, (event, param, code, message) in enumerate(BAD_EVENTS):
         session.connection.send(json.dumps({**event, "event_id": f"mine_{number}"}))
         error = session.wait_for_error()
@@ -127,7 +127,7 @@ def test_bad_events_are_error_events_and_change_nothing(session: RealtimeClient,
     assert "200000 are the maximum" in session.wait_for_error()["message"]
 
     session.configure(format=FORMATS["pcm16"], turn_detection=None)
-    session.append_audio(jfk_sound.tobytes())
+    session.append_audio(jfk_samples.tobytes())
     session.commit()
     assert PHRASE in " ".join(words(session.wait_for_text()))
 
@@ -160,8 +160,8 @@ def test_message_of_twice_the_limit_closes_the_session(session: RealtimeClient) 
     assert close_code(session) == 1009
 
 
-def test_bad_connection_requests_are_http_errors(live_server: LiveServer) -> None:
-    url = live_server.url
+def test_bad_connection_requests_are_http_errors(realtime_server: ServeProcess) -> None:
+    url = realtime_server.url
     assert connect_error(url, "")[1]["param"] == "intent"
     assert connect_error(url, "?intent=conversation")[0] == 400
     assert connect_error(url, "?intent=transcription&speed=2")[1]["param"] == "speed"
@@ -173,16 +173,16 @@ def test_bad_connection_requests_are_http_errors(live_server: LiveServer) -> Non
         pass
 
 
-def test_number_of_sessions_is_limited(live_server: LiveServer) -> None:
+def test_number_of_sessions_is_limited(realtime_server: ServeProcess) -> None:
     clients: list[Any] = []
     deadline_s = time.monotonic() + 10
-    while live_server.metric("choral_realtime_sessions_open"):
+    while realtime_server.metric("choral_realtime_sessions_open"):
         assert time.monotonic() < deadline_s
     try:
         for _ in range(8):
-            clients.append(connected(live_server.url))
+            clients.append(connected(realtime_server.url))
             clients[-1].__enter__()
-        status, error = connect_error(live_server.url)
+        status, error = connect_error(realtime_server.url)
         assert (status, error["code"]) == (503, "queue_full")
         assert "8 realtime sessions are already in progress" in error["message"]
     finally:

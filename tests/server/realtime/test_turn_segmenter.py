@@ -18,14 +18,14 @@ THRESHOLD, MIN_SILENCE_S = 0.5, 0.5
 @pytest.mark.parametrize("chunk_size", [160, 511, 4_000, 10**9])
 def test_streaming_vad_finds_the_speech_of_the_whole_recording(speech_clips: list[Path], chunk_size: int) -> None:
     pause = np.zeros(16_000, np.int16)
-    sound = np.concatenate([part for path in speech_clips for part in (pause, read_clip(path), pause)])
-    with Recording.open(sound) as recording:
+    clip = np.concatenate([part for path in speech_clips for part in (pause, read_clip(path), pause)])
+    with Recording.open(clip) as recording:
         probabilities = speech_probabilities(recording)
-    spans = speech_spans(probabilities, sound.size, threshold=THRESHOLD, min_silence_s=MIN_SILENCE_S, pad_s=0.0)
+    spans = speech_spans(probabilities, clip.size, threshold=THRESHOLD, min_silence_s=MIN_SILENCE_S, pad_s=0.0)
     vad = StreamingVad(threshold=THRESHOLD, min_silence_s=MIN_SILENCE_S)
-    chunks = [sound[start : start + chunk_size] for start in range(0, sound.size, chunk_size)]
+    chunks = [clip[start : start + chunk_size] for start in range(0, clip.size, chunk_size)]
     processed = [pair for chunk in chunks for pair in vad.process(chunk)]
-    assert np.concatenate([*(frame for frame, _ in processed), vad.remainder]).tolist() == sound.tolist()
+    assert np.concatenate([*(frame for frame, _ in processed), vad.remainder]).tolist() == clip.tolist()
     changes = [(change.sample, type(change)) for _, change in processed if change is not None]
     assert changes == [edge for span in spans for edge in ((span.start, SpeechStart), (span.stop, SpeechEnd))]
     assert len(spans) >= 5

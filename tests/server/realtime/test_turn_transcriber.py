@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import choral
-from audio.media_files import Sound
+from audio.media_files import Int16Samples
 from choral.api import Model
 from choral.longform.chain_types import Steps
 from choral.model.tokenizer import Tokenizer
@@ -46,9 +46,9 @@ class Speaker:
                 return
             result = self.model.transcriber.engine.submit(window).result()
 
-    def say(self, sound: Sound, step_s: float) -> None:
-        for start in range(0, sound.size, round(step_s * RATE)):
-            self.turn.append(sound[start : start + round(step_s * RATE)])
+    def say(self, clip: Int16Samples, step_s: float) -> None:
+        for start in range(0, clip.size, round(step_s * RATE)):
+            self.turn.append(clip[start : start + round(step_s * RATE)])
             self.run(self.transcriber.hypothesize(self.turn))
 
     def end(self) -> str:
@@ -58,17 +58,17 @@ class Speaker:
 
 
 @pytest.fixture(scope="module")
-def long_sound(sentences: list[Sound]) -> Sound:
+def long_samples(sentences: list[Int16Samples]) -> Int16Samples:
     """More than half a minute without a long pause."""
     order = [*sentences, *sentences[:2]]
     return np.concatenate([part for sentence in order for part in (sentence, silence(0.3))])
 
 
-def test_long_turn_is_cut_after_sentences(model: Model, long_sound: Sound) -> None:
+def test_long_turn_is_cut_after_sentences(model: Model, long_samples: Int16Samples) -> None:
     speaker = Speaker(model)
     lengths_s = []
     for start in range(0, 27 * RATE, 3 * RATE):
-        speaker.say(long_sound[start : start + 3 * RATE], 3.0)
+        speaker.say(long_samples[start : start + 3 * RATE], 3.0)
         lengths_s.append(speaker.turn.audio.duration_s)
     n_cuts = sum(later < earlier for earlier, later in pairwise(lengths_s))
     assert n_cuts >= 1
@@ -80,20 +80,20 @@ def test_long_turn_is_cut_after_sentences(model: Model, long_sound: Sound) -> No
     assert text.count("young man") == 1  # nothing twice, nothing lost at the cut
 
 
-def test_turn_longer_than_a_window_is_finished(model: Model, long_sound: Sound) -> None:
+def test_turn_longer_than_a_window_is_finished(model: Model, long_samples: Int16Samples) -> None:
     """After some confirmed text, more audio arrives at once than a window holds."""
     speaker = Speaker(model)
-    speaker.say(long_sound[: 4 * RATE], 1.0)
+    speaker.say(long_samples[: 4 * RATE], 1.0)
     shown = "".join(speaker.texts)
     assert "john dashwood" in shown.lower()
-    speaker.turn.append(long_sound[4 * RATE :])
+    speaker.turn.append(long_samples[4 * RATE :])
     text = speaker.end()
     assert text.startswith(shown)
     assert text.count("ashwood") == 2
     assert [part for part in PARTS if part not in " ".join(words(text))] == []
 
 
-def test_confirmed_text_may_be_the_whole_text(model: Model, sentences: list[Sound]) -> None:
+def test_confirmed_text_may_be_the_whole_text(model: Model, sentences: list[Int16Samples]) -> None:
     speaker = Speaker(model)
     speaker.say(np.concatenate([sentences[4], silence(2)]), 1.5)
     before = " ".join(words("".join(speaker.texts)))
@@ -102,7 +102,7 @@ def test_confirmed_text_may_be_the_whole_text(model: Model, sentences: list[Soun
     assert after.endswith("himself")
 
 
-def test_cancelled_session_submits_nothing(model: Model, sentences: list[Sound]) -> None:
+def test_cancelled_session_submits_nothing(model: Model, sentences: list[Int16Samples]) -> None:
     callbacks = TurnCallbacks(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
     scheduler = TurnScheduler(model.transcriber, callbacks, lambda future: None)
     model.transcriber.engine.cancel_all(
@@ -114,7 +114,7 @@ def test_cancelled_session_submits_nothing(model: Model, sentences: list[Sound])
     assert scheduler.is_idle
 
 
-def test_prompt_changes_the_text(model: Model, sentences: list[Sound]) -> None:
+def test_prompt_changes_the_text(model: Model, sentences: list[Int16Samples]) -> None:
     plain, prompted = Speaker(model), Speaker(model, prompt="a letter from mr john dashwood: no capitals, no stops")
     for speaker in (plain, prompted):
         speaker.say(sentences[0][: 4 * RATE], 2.0)

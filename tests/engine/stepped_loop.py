@@ -12,7 +12,7 @@ from choral.engine.window import AlignParams, Caller, DecodeParams, Params, Wind
 from fake_runner import Clock, FakeRunner, Plan, Seconds, audio
 
 
-class Stepper:
+class SteppedLoop:
     def __init__(self, runner: FakeRunner, max_encode_batch: int = 4) -> None:
         self.runner = runner
         self.loop = EngineLoop(runner, runner.capacity, max_encode_batch)
@@ -30,7 +30,7 @@ class Stepper:
     def submit(
         self, caller: Caller | None = None, *, n_slots: int = 1, key: int | None = None, n_tokens: int = 3
     ) -> WindowTask:
-        """Without slots it is a text to align."""
+        """Submit a window; with n_slots=0, a text to align."""
         number = next(self._numbers)
         self.runner.plans[number] = Plan(n_tokens)
         params: Params[Any] = DecodeParams(seed=number, n_candidates=n_slots)
@@ -63,20 +63,20 @@ class Stepper:
         return made
 
 
-def make_stepper(
+def make_stepped_loop(
     clock: Clock, n_slots: int = 8, max_encode_batch: int = 4, n_cached: int = 100, n_lanes: int = 1, **seconds: float
-) -> Stepper:
-    return Stepper(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes), max_encode_batch)
+) -> SteppedLoop:
+    return SteppedLoop(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes), max_encode_batch)
 
 
 def kinds(steps: Sequence[Step | None]) -> list[str]:
     return [type(step).__name__ for step in steps]
 
 
-def until_decoding(stepper: Stepper, tasks: Sequence[WindowTask]) -> None:
+def until_decoding(stepped: SteppedLoop, tasks: Sequence[WindowTask]) -> None:
     for _ in range(100):
-        stepper.step()
+        stepped.step()
         slots = {task.slots for task in tasks}
-        if () not in slots and slots <= set(stepper.runner.running):
+        if () not in slots and slots <= set(stepped.runner.running):
             return
     raise AssertionError("they were never prefilled")

@@ -20,7 +20,7 @@ from choral.jobs.worker import Worker
 SECRET = "s3cret"
 
 
-class LiveWorker:
+class WorkerThread:
     def __init__(
         self, url: str, model: choral.Model, pool: PrepPool, is_burst: bool, secret: str, **settings: object
     ) -> None:
@@ -78,8 +78,8 @@ def running_worker(
     is_burst: bool = False,
     secret: str = SECRET,
     **settings: object,
-) -> Iterator[LiveWorker]:
-    worker = LiveWorker(url, model, pool, is_burst, secret, **settings)
+) -> Iterator[WorkerThread]:
+    worker = WorkerThread(url, model, pool, is_burst, secret, **settings)
     try:
         yield worker
     finally:

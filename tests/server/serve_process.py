@@ -20,7 +20,7 @@ READY_WITHIN_S = 120.0
 LIMIT_BYTES, STALL_S = 3_000_000, 2.0  # of the server that most tests share
 
 
-class LiveServer:
+class ServeProcess:
     def __init__(self, *flags: object, env: dict[str, str] | None = None) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop
         self.process = subprocess.Popen(
@@ -58,7 +58,7 @@ class LiveServer:
         return sum(float(line.split()[-1]) for line in lines if re.match(rf"{name}(\{{|\s)", line))
 
     def stop(self) -> int:
-        """What it ends with after SIGTERM."""
+        """Send SIGTERM and return the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -71,9 +71,9 @@ class LiveServer:
 
 
 @contextmanager
-def running(*flags: object, env: dict[str, str] | None = None) -> Iterator[LiveServer]:
-    """A server that is ready, and that must end well."""
-    server = LiveServer(*flags, env=env)
+def running(*flags: object, env: dict[str, str] | None = None) -> Iterator[ServeProcess]:
+    """A server that is ready; it must exit with 0 after SIGTERM."""
+    server = ServeProcess(*flags, env=env)
     try:
         server.wait_ready()
         yield server

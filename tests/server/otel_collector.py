@@ -11,7 +11,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
 
-class Collector:
+class OtelCollector:
     def __init__(self) -> None:
         self.spans: list[Span] = []
         self.services: set[str] = set()
@@ -28,7 +28,7 @@ class Collector:
                 self.end_headers()
 
             def log_message(self, format: str, *arguments: object) -> None:
-                """Nothing: what comes is what counts."""
+                """Print nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.url = f"http://127.0.0.1:{self._server.server_port}"
@@ -60,7 +60,7 @@ class Collector:
         self._server.server_close()
         self._thread.join()
 
-    def __enter__(self) -> Collector:
+    def __enter__(self) -> OtelCollector:
         return self
 
     def __exit__(
