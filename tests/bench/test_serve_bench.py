@@ -91,7 +91,7 @@ def test_short_soak(folder: Path, tiny_en_pt: Path) -> None:
     end = fields["report"]["idle_after"]
     assert end["temp_files"] == 0
     assert end["tally"]["failures"] == []
-    assert end["tally"]["n_good"] > 10  # so many were the warming up
+    assert end["tally"]["n_good"] > 10  # the warm-up encoded these
     assert end["tally"]["n_bad_taken"] == end["tally"]["n_changed"] == 0
     for line in ("no valid request failed", "every invalid request was rejected", "no temporary file left"):
         assert f"{line}: yes" in shown

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("choral.jobs")
 MAX_BLOBS = 2  # at once: each is in memory as a whole until it is decoded
-Outcome = Transcript | ChoralError | JobAborted
+JobOutcome = Transcript | ChoralError | JobAborted
 
 
 class JobRunner:
@@ -38,7 +38,7 @@ class JobRunner:
         self._engine_slots = asyncio.Semaphore(n_concurrent)
         self._blob_slots = asyncio.Semaphore(MAX_BLOBS)
 
-    async def run(self, job: ActiveJob) -> Outcome:
+    async def run(self, job: ActiveJob) -> JobOutcome:
         """Raises only `EngineClosed`, after which the worker can run no more jobs."""
         try:
             return await self._run(job)

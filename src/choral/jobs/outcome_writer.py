@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from choral.common.backoff import backoff_s
 from choral.errors import ChoralError
 from choral.jobs.active_job import ActiveJob, JobAborted
-from choral.jobs.job_runner import Outcome
+from choral.jobs.job_runner import JobOutcome
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.settings import WorkerSettings
 from choral.jobs.worker_queue import WorkerQueue
@@ -32,7 +32,7 @@ class OutcomeWriter:
         self._queue, self._settings, self._metrics = queue, settings, metrics
         self.totals = WorkerTotals()
 
-    async def write(self, job: ActiveJob, outcome: Outcome) -> None:
+    async def write(self, job: ActiveJob, outcome: JobOutcome) -> None:
         """May be repeated: Redis stores the first outcome only."""
         match outcome:
             case Transcript():

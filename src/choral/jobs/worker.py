@@ -23,7 +23,7 @@ from choral.jobs.batches import BatchFormer
 from choral.jobs.heartbeat import Heartbeat
 from choral.jobs.job_fetcher import JobFetcher
 from choral.jobs.job_queue import JobQueue
-from choral.jobs.job_runner import JobRunner, Outcome
+from choral.jobs.job_runner import JobOutcome, JobRunner
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.outcome_writer import OutcomeWriter
 from choral.jobs.redis_connection import RedisError
@@ -134,7 +134,7 @@ class Worker:
         return counts.is_all_done
 
     async def _run_job(self, job: ActiveJob) -> None:
-        outcome: Outcome
+        outcome: JobOutcome
         try:
             outcome = await self._runner.run(job)
         except EngineClosed as error:
