@@ -1,4 +1,4 @@
-"""Are jobs lost when workers die? Kills workers every few seconds and Redis half-way, then checks every result.
+"""Are jobs lost when workers die? Kills workers every few seconds and Redis halfway through, then checks every result.
 
 Starts a Redis, a file server with a webhook receiver, and real workers on this machine. Jobs name their audio by URL
 or by path, or carry it. Every result must equal what the model returns for the same file, and every webhook must
@@ -37,8 +37,8 @@ from support.script import run_script
 
 SECRET = "a secret for this run"
 POLL_S = 0.5
-# Every kill counts as a crash of the jobs in progress, so the crash limit is out of reach. Small batches let some jobs
-# finish before the next kill.
+# Every kill counts as a crash of the jobs in progress, so the crash limit is set too high to be reached. Small
+# batches let some jobs finish before the next kill.
 WORKER_FLAGS = ("--claim-after-s=4", "--max-crashes=1000", "--batch-size=2", "--threads=1", "--webhook-retry-s=0.5")
 
 
@@ -75,9 +75,9 @@ def measure(
     model: Model,
     flags: Sequence[str],
     folder: Path,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> ChaosResult:
-    tell(f"transcribing {len(paths)} files for reference")
+    log(f"transcribing {len(paths)} files for reference")
     expected = {path: model.transcribe(path) for path in paths}
     model.close()
     with ExitStack() as stack:
@@ -89,7 +89,7 @@ def measure(
             submit(client, http_stub, paths[i % len(paths)], i): paths[i % len(paths)] for i in range(settings.n_jobs)
         }
         started_s = time.monotonic()
-        n_restarts = wait_with_faults(settings, list(job_paths), redis, workers, client, tell)
+        n_restarts = wait_with_faults(settings, list(job_paths), redis, workers, client, log)
         spent_s = time.monotonic() - started_s
         records = {record.id: record for record in retry_redis(lambda: client.show_all(list(job_paths)))}
         results = {job_id: client.result(job_id) for job_id, record in records.items() if record.state == "succeeded"}
@@ -108,7 +108,7 @@ def measure(
 
 
 def submit(client: Client, http_stub: HttpStub, path: Path, index: int) -> str:
-    """By URL, by path, and with the audio in the job, in turn."""
+    """Submit by URL, by path and with the audio in the job, in turn."""
     priority: Priority = "interactive" if index % 2 else "batch"
     callback = f"{http_stub.url}/webhook"
     if index % 3 == 0:
@@ -118,7 +118,7 @@ def submit(client: Client, http_stub: HttpStub, path: Path, index: int) -> str:
 
 def is_same_transcript(one: Transcript, other: Transcript) -> bool:
     """Equal in text, tokens and times; the last digits of scores depend on the rest of the batch."""
-    segments = [[(own.start, own.end, own.text, own.tokens) for own in each.segments] for each in (one, other)]
+    segments = [[(s.start, s.end, s.text, s.tokens) for s in transcript.segments] for transcript in (one, other)]
     return one.text == other.text and segments[0] == segments[1]
 
 
@@ -179,9 +179,9 @@ def wait_with_faults(
     redis: RedisServer,
     workers: WorkerProcesses,
     client: Client,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> int:
-    """Kill workers and restart Redis until every job has ended and its webhook was sent; the number of restarts."""
+    """Kill workers and restart Redis until all jobs have ended and sent their webhooks; return the restart count."""
     draw = random.Random(settings.seed + 1)
     deadline_s = time.monotonic() + settings.limit_s
     next_kill_s = time.monotonic() + settings.kill_every_s * draw.uniform(0.5, 1.5)
@@ -195,15 +195,15 @@ def wait_with_faults(
         n_ended = len(job_ids) - len(open_ids)
         if n_ended >= n_reported + max(1, len(job_ids) // 10):
             n_reported = n_ended
-            tell(f"{n_ended} of {len(job_ids)} jobs ended and sent their webhooks")
+            log(f"{n_ended} of {len(job_ids)} jobs ended and sent their webhooks")
         if n_restarts == 0 and n_ended >= len(job_ids) // 2:
-            tell("killing and restarting Redis")
+            log("killing and restarting Redis")
             redis.stop(signal.SIGKILL)
             redis.start()
             n_restarts = 1
         if time.monotonic() > next_kill_s:
             workers.kill_one()
-            tell("killed a worker and started another")
+            log("killed a worker and started another")
             next_kill_s = time.monotonic() + settings.kill_every_s * draw.uniform(0.5, 1.5)
         workers.require_alive()
         time.sleep(POLL_S)

@@ -153,7 +153,7 @@ class FairnessBench:
         return seconds
 
     def _send_clip(self, caller: Caller) -> float:
-        """Transcribe a clip that differs from all before."""
+        """Transcribe a clip that differs from all earlier ones."""
         samples = self._workload.clip(self._n_sent, CLIP_S)
         self._n_sent += 1
         started_s = time.perf_counter()
@@ -225,10 +225,10 @@ def run(arguments: argparse.Namespace) -> int:
     require_counts(arguments, sends=1)
     if not 60 <= arguments.file_s <= 36_000:
         raise UsageError("file-s must be from 60 to 36000 seconds")
-    workload, tell = read_workload(arguments.audio), progress(arguments)
+    workload, log = read_workload(arguments.audio), progress(arguments)
     with closing(load_model(arguments)) as model:
         bench = FairnessBench(
-            model._engine, model._transcriber, workload, on_clip=lambda name, seconds: tell(f"{name}: {seconds:.2f} s")
+            model._engine, model._transcriber, workload, on_clip=lambda name, seconds: log(f"{name}: {seconds:.2f} s")
         )
         result = bench.measure(arguments.sends, arguments.file_s)
         subject = EngineSubject.of(arguments, model._engine, workload)

@@ -140,17 +140,17 @@ def transcribe_file(url: str, samples: Int16, fields: Mapping[str, str]) -> Any:
     return json.loads(reply.text)
 
 
-def measure(url: str, clips: Sequence[AudioClip], settings: LiveSettings, tell: Callable[[str], None]) -> LiveReport:
+def measure(url: str, clips: Sequence[AudioClip], settings: LiveSettings, log: Callable[[str], None]) -> LiveReport:
     references = [_reference(url, clip) for clip in clips]
     files = FileSender(url, clips[0].samples)
     files.send(2)  # warm-up
     alone = files.send(settings.files)
-    tell(f"a file of {FILE_S:g} s alone: {np.median(alone):.2f} s")
+    log(f"a file of {FILE_S:g} s alone: {np.median(alone):.2f} s")
     loads = []
     for n_sessions in settings.sessions:
         beside = files if n_sessions == max(settings.sessions) else None
         loads.append(_measure_load(url, references, n_sessions, settings, beside))
-        tell(f"{n_sessions} sessions: text {loads[-1].text.median_s:.2f} s behind speech")
+        log(f"{n_sessions} sessions: text {loads[-1].text.median_s:.2f} s behind speech")
     return LiveReport(tuple(loads), Spread.of(alone), _total(_score([one], one.text) for one in references))
 
 

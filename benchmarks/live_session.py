@@ -42,7 +42,7 @@ class TimedWord:
 
 @dataclass
 class LiveSession:
-    """Everything that one session sent and received; all times are of one clock."""
+    """Everything that one session sent and received; all times are from one clock."""
 
     starts: tuple[int, ...]  # first sample of each clip
     sent_s: list[float] = field(default_factory=list)  # when each chunk was sent
@@ -83,7 +83,7 @@ def delta_words(deltas: Sequence[TextEvent]) -> list[TimedWord]:
 
 
 def delays_s(spoken: Sequence[TimedWord], received: Sequence[TimedWord]) -> list[float]:
-    """From the end of a word's audio to its text, for words in both, in order."""
+    """Delays from the end of a word's audio to its text, for words that are in both, in order."""
     matcher = SequenceMatcher(None, [word.text for word in spoken], [word.text for word in received], autojunk=False)
     return [
         received[block.b + index].at_s - spoken[block.a + index].at_s
@@ -113,8 +113,8 @@ async def stream_clips(url: str, clips: Sequence[Int16], delay_s: float) -> Live
     samples, starts = join_with_silence(clips)
     session = LiveSession(starts)
     await asyncio.sleep(delay_s)
-    address = url.replace("http", "ws", 1) + "/v1/realtime?intent=transcription"
-    async with connect(address, max_size=None, compression=None) as connection:
+    websocket_url = url.replace("http", "ws", 1) + "/v1/realtime?intent=transcription"
+    async with connect(websocket_url, max_size=None, compression=None) as connection:
         await connection.send(json.dumps(_session_update()))
         sending = asyncio.create_task(_send(connection, samples, session))
         receiving = asyncio.create_task(_receive(connection, session))

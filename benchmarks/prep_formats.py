@@ -37,7 +37,7 @@ MIN_TIMES_ON_TWO = 1.8
 class FileSpeed:
     name: str
     duration_s: float
-    choral: float  # seconds of audio a second, on one core
+    choral: float  # seconds of audio per second, on one core
     ffmpeg: float | None  # None: not installed here
 
     @property
@@ -102,7 +102,7 @@ def measure(paths: Sequence[Path], *, rounds: int = ROUNDS) -> FormatsResult:
 
 
 def report(result: FormatsResult) -> str:
-    lines = [f"{'seconds of audio a second, one core':36} {'choral':>8} {'ffmpeg':>8} {'share':>7}"]
+    lines = [f"{'audio seconds per second, one core':36} {'choral':>8} {'ffmpeg':>8} {'share':>7}"]
     for file in result.files:
         ffmpeg = f"{file.ffmpeg:>8.0f} {file.share:>7.2f}" if file.ffmpeg is not None else f"{'–':>8} {'–':>7}"
         lines.append(f"{file.name:36} {file.choral:>8.0f} {ffmpeg}")

@@ -1,8 +1,8 @@
 """How long does an engine wait for downloads: request by request, in micro-batches, and in a pipeline?
 
 A local server delays each response; fetching, decoding and the prep pool are real. The engine runs one request at a
-time: a real model, or a stand-in that sleeps, as a GPU would use no CPU. The idle share runs from the engine's first
-request to its last. AUDIO is what the requests are (default: synthetic audio).
+time: a real model, or a stand-in that sleeps and, like a GPU, uses no CPU. The idle share is measured from the engine's
+first request to its last. AUDIO is the file that every request sends (default: synthetic audio).
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ Transcribe = Callable[[AudioFile], str]
 
 
 class BusyTime:
-    """A `with` around every call: the time in which at least one runs."""
+    """The time during which at least one call runs; every call runs inside a `with` of it."""
 
     def __init__(self) -> None:
         self.busy_s = 0.0
@@ -63,7 +63,7 @@ class BusyTime:
 
 
 class Dispatcher:
-    """A queue in front of a model: one daemon thread runs what waits, up to a batch size, together."""
+    """A queue in front of a model: one daemon thread runs waiting requests together, up to a batch size."""
 
     def __init__(self, batch_size: int, run_batch: Callable[[Sequence[AudioFile]], Iterable[str]]) -> None:
         self._batch_size, self._run_batch = batch_size, run_batch
@@ -215,9 +215,7 @@ class ChoralServer:
         self._encode_s = self._decode_s = 0.0
         model = self._peer.model
         busy_s = model.stats.busy_s
-        result = send_all(
-            lambda file: self._peer.transcribe(file.path, file.language).text, files, self._config.n_callers
-        )
+        result = send_all(self._transcribe, files, self._config.n_callers)
         idle_share = max(0.0, 1 - (model.stats.busy_s - busy_s) / result.wall_s)
         mel_s = self._mel_s(files)  # part of the encoder's step: timed again alone, and subtracted
         stages = {"mel_s": mel_s, "encoder_s": max(0.0, self._encode_s - mel_s), "decoder_s": self._decode_s}

@@ -70,7 +70,7 @@ class StrategyRow:
     p95_s: float
     idle_percent: float | None
     peak_bytes: int
-    stages: StageShares | None  # None: they overlap, and cannot be told apart
+    stages: StageShares | None  # None: they overlap and cannot be separated
     rounds_s: tuple[float, ...]
 
 
@@ -141,7 +141,7 @@ def strategy_table(rows: Sequence[StrategyRow]) -> str:
 
 
 def require_plot(path: Path) -> None:
-    """Checked before the work."""
+    """Fail before the measurement if the plot cannot be written."""
     if path.suffix.lower() != ".png":
         raise UsageError(f"the plot is a PNG image: give it a name such as {path.stem or 'plot'}.png")
     if not path.parent.is_dir():
@@ -199,7 +199,7 @@ def run(arguments: argparse.Namespace) -> int:
     notes = "".join(f"note: {note}\n" for note in round_robin.notes)
     write_stdout(f"{title}\n\n{strategy_table(rows)}{notes}\n")
     if arguments.plot is not None:
-        plot_bars(arguments.plot, title, "requests a second", [(row.name, row.requests_per_s) for row in rows])
+        plot_bars(arguments.plot, title, "requests per second", [(row.name, row.requests_per_s) for row in rows])
     fields = {"plan": settings, "requests": len(clips), "audio_s": sum(clip.duration_s for clip in clips)}
     write_stdout(json_line("strategies", {**fields, "rows": rows, "notes": round_robin.notes}) + "\n")
     return 0

@@ -1,4 +1,4 @@
-"""Does a worker grow? Memory of one worker after its first short jobs, after many more, and after a long file.
+"""Does a worker's memory grow? Memory of one worker after its first short jobs, after many more, and after a long file.
 
 Every job gets its own inaudible noise, so no cache helps. Memory is that of the worker and its child processes, shared
 pages counted once. FOLDER has clips of speech of at most 30 s; without one, five sentences are downloaded.
@@ -53,7 +53,7 @@ class WorkerMemoryRun:
     client: Client
     process: subprocess.Popen[bytes]
     folder: Path
-    tell: Callable[[str], None]
+    log: Callable[[str], None]
     readings: list[MemoryReading] = field(default_factory=list)
 
     def measure(self, settings: WorkerMemorySettings, clips: Sequence[AudioClip]) -> None:
@@ -69,7 +69,7 @@ class WorkerMemoryRun:
     def _read_memory(self, after: str) -> None:
         time.sleep(SETTLE_S)
         self.readings.append(MemoryReading(after, process_tree.memory_bytes(self.process.pid)))
-        self.tell(f"after {after}: {self.readings[-1].resident_bytes / 1e6:,.0f} MB")
+        self.log(f"after {after}: {self.readings[-1].resident_bytes / 1e6:,.0f} MB")
 
     def _run_jobs(self, clips: Sequence[AudioClip], seed: int) -> None:
         files = write_audio_files(clips, self.folder / "audio", seed)
@@ -86,7 +86,7 @@ def measure(
     clips: Sequence[AudioClip],
     flags: Sequence[str],
     folder: Path,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> list[MemoryReading]:
     process_tree.require_linux()
     (folder / "redis").mkdir()
@@ -94,7 +94,7 @@ def measure(
         command = [sys.executable, "-m", "choral", "worker", *flags, "--quiet", "--roots", str(folder)]
         process = subprocess.Popen(command, env={**os.environ, "CHORAL_REDIS": redis.url})
         try:
-            memory_run = WorkerMemoryRun(client, process, folder, tell)
+            memory_run = WorkerMemoryRun(client, process, folder, log)
             memory_run.measure(settings, clips)
             return memory_run.readings
         finally:
@@ -104,7 +104,9 @@ def measure(
 
 def add_arguments(parser: Parser) -> None:
     add_folder(parser)
-    parser.add_argument("--first", type=int, default=200, metavar="N", help=describe("jobs before reading 1", 200))
+    parser.add_argument(
+        "--first", type=int, default=200, metavar="N", help=describe("jobs before the first reading", 200)
+    )
     parser.add_argument("--jobs", type=int, default=2000, metavar="N", help=describe("short jobs in all", 2000))
     parser.add_argument(
         "--long-s", type=float, default=10_800.0, metavar="SECONDS", help=describe("length of the long file", 10800)

@@ -1,4 +1,4 @@
-"""A local HTTP server for workers: it serves files, after a delay if asked to, and receives signed webhooks."""
+"""A local HTTP server for workers: it serves files, optionally after a delay, and receives signed webhooks."""
 
 from __future__ import annotations
 

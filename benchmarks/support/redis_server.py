@@ -37,7 +37,7 @@ class RedisServer:
         while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline_s:
                 self.stop(signal.SIGKILL)
-                raise EngineError(f"redis-server did not start at port {self.port}: see redis.log in its folder")
+                raise EngineError(f"redis-server did not start on port {self.port}: see redis.log in its folder")
             time.sleep(0.02)
 
     def stop(self, signal_number: signal.Signals = signal.SIGTERM) -> None:

@@ -105,7 +105,7 @@ class Model:
 
     @property
     def encoder_budget(self) -> int:
-        """The most frames per encoder step; a window has 1,500."""
+        """The maximum frames per encoder step; a window has 1,500."""
         return self._engine.settings.encoder_budget
 
     @property

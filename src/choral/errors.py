@@ -102,7 +102,7 @@ class FetchFailed(AudioError):
 
     def __init__(self, text: str, *, is_final: bool = False) -> None:
         super().__init__(text)
-        if is_final:  # the server refused: a retry gets the same answer
+        if is_final:  # the server refused: a retry would get the same response
             self.is_retryable = False
 
 

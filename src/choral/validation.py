@@ -53,7 +53,7 @@ def union_members(hint: Any) -> tuple[Any, ...]:
 
 
 def literal_choices(hint: Any) -> tuple[Any, ...]:
-    """The values of the `Literal` in a hint or its union; empty where there is none."""
+    """The values of the `Literal` in a hint or its union; empty if there is none."""
     return next((get_args(member) for member in union_members(hint) if get_origin(member) is Literal), ())
 
 

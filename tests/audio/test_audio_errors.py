@@ -87,7 +87,7 @@ BAD_INPUTS: dict[str, tuple[Callable[[Path], Any], type[ChoralError], str]] = {
     "list": (lambda folder: [0.0, 0.1], UsageError, "audio is a list; give a path"),
     "none": (lambda folder: None, UsageError, "audio is a NoneType; give a path"),
     "text stream": (lambda folder: io.StringIO("hello"), UsageError, "open it in binary mode"),
-    "ftp": (lambda folder: "ftp://example.org/a.wav", UsageError, "ftp addresses are not supported"),
+    "ftp": (lambda folder: "ftp://example.org/a.wav", UsageError, "ftp URLs are not supported"),
     "rtmp": (lambda folder: "rtmp://example.org/live", UsageError, "give a path or an http"),
     "file address": (lambda folder: (folder / "empty.wav").as_uri(), UsageError, "give a path"),
     "ffmpeg protocol": (lambda folder: f"concat:{folder}/good.wav", AudioNotFound, "does not exist"),
@@ -295,7 +295,7 @@ def test_text_mode_and_closed_files(tmp_path: Path) -> None:
 
 
 def test_fetch_stall_timeout(server: str) -> None:
-    with pytest.raises(FetchFailed, match="no answer in time"):
+    with pytest.raises(FetchFailed, match="no response in time"):
         source.fetch(server + "/slow", stall_timeout_s=0.2)
 
 

@@ -85,5 +85,5 @@ def test_urls_go_through_the_guard(
     away = server.add("/away.wav", redirect="http://169.254.169.254/latest/meta-data/")
     with pytest.raises(AudioRefused, match=r"169\.254\.169\.254 is not a host on the public internet"):
         make_pool().submit(away).result(20)
-    with pytest.raises(UsageError, match="file addresses are not supported"):
+    with pytest.raises(UsageError, match="file URLs are not supported"):
         make_pool().submit("file:///etc/passwd")

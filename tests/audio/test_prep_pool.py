@@ -103,7 +103,7 @@ def test_stalled_and_trickling_downloads_time_out(
     pool = make_pool(fetch_timeout_s=1.0, stall_timeout_s=0.5)
     stalling = server.add("/stall", wav(tones), delay_s=3)
     start_s = time.monotonic()
-    with pytest.raises(FetchFailed, match="no answer in time") as caught:
+    with pytest.raises(FetchFailed, match="no response in time") as caught:
         pool.submit(stalling).result(20)
     assert caught.value.is_retryable
     trickle = server.add("/trickle", wav(np.tile(tones, 30)), delay_s=0.3)

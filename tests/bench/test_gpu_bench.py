@@ -71,7 +71,7 @@ def test_every_load_runs(generator: GpuLoadGenerator, monkeypatch: pytest.Monkey
 def test_a_load_with_missing_tokens_is_an_error(generator: GpuLoadGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_load, "LONG_TOKENS", 4)
     (window,) = generator.make_windows(1, 30, 3)
-    with pytest.raises(AssertionError, match="3 tokens came back where 4 were forced"):
+    with pytest.raises(AssertionError, match="3 tokens were returned, but 4 were forced"):
         generator.wait_checked(generator._engine.submit(window), 4)
 
 
@@ -143,4 +143,4 @@ def test_unknown_names_are_rejected(names: str) -> None:
 
 def test_without_a_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "gpu", "--device", "cpu"]) == 2
-    assert "needs one that torch sees" in capsys.readouterr().err
+    assert "a GPU that torch can use" in capsys.readouterr().err

@@ -104,7 +104,7 @@ def test_pull_of_local_paths(choral: Run, store: dict[str, str], tmp_path: Path)
     result = choral("models", "pull", "./mine.pt", tmp_path, "./base", env=store)
     assert result.code == 4
     file, folder, absent = result.errors.splitlines()
-    assert "is a file on this machine, not the name of a model: it needs no pulling" in file
-    assert "is a folder on this machine, not the name of a model: it needs no pulling" in folder
+    assert "is a file on this machine, not the name of a model: it needs no download" in file
+    assert "is a folder on this machine, not the name of a model: it needs no download" in folder
     assert absent.startswith("choral: ./base: there is no model called './base'. Did you mean base")
-    assert absent.endswith("; a Hugging Face repository (org/name) will do too")
+    assert absent.endswith("; a Hugging Face repository (org/name) can also be given")

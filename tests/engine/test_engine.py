@@ -67,7 +67,7 @@ def test_new_callers_are_refused_when_the_queue_is_full(runner: FakeRunner):
 
 
 def test_more_beams_than_slots_are_refused(engine: Engine):
-    with pytest.raises(UsageError, match=r"9 beams .* room for 8.*--beam-size"):
+    with pytest.raises(UsageError, match=r"9 beams .* 8 slots.*--beam-size"):
         engine.submit(window(1, n_slots=9))
     assert engine.submit(window(1, n_slots=8)).result(SOON_S)
 
@@ -94,7 +94,7 @@ def test_the_engine_logs_its_capacity(runner: FakeRunner, caplog: pytest.LogCapt
         engine_on(runner).close()
     (record,) = caplog.records
     assert record.getMessage() == (
-        "fake on cpu in float32: encoder budget 32,768 frames, at most 21 windows a step; "
+        "fake on cpu in float32: encoder budget 32,768 frames, at most 21 windows per step; "
         "8 slots of 0.0 MB; encoder cache 0.0 MB"
     )
 

@@ -199,4 +199,5 @@ def test_a_receiver_that_does_not_respond_in_time(
             wait_until(lambda: len(client.show(job_id).webhook_attempts) > 0)
     attempt = client.show(job_id).webhook_attempts[0]
     assert attempt.status is None
-    assert attempt.error in ("no answer in 0.2 s", "no answer in time")  # two timeouts of equal length: total and read
+    # Two timeouts of equal length: total and read.
+    assert attempt.error in ("no response within 0.2 s", "no response in time")

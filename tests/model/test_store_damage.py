@@ -216,7 +216,9 @@ def test_manifest_with_wrong_types_is_damage(store: ModelStore, change: dict[str
     raw = {**WHOLE_MANIFEST, **change}
     raw.pop(raw.pop("without", ""), None)
     (folder / "manifest.json").write_text(json.dumps(raw))
-    with pytest.raises(ModelCorrupt, match=r"manifest.json cannot be understood .*run `choral models remove org/fine`"):
+    with pytest.raises(
+        ModelCorrupt, match=r"manifest.json is not a valid manifest .*run `choral models remove org/fine`"
+    ):
         store.path("org/fine")
     assert store.list()[0].damage is not None
 

@@ -206,7 +206,7 @@ def test_connection_refused_is_reported(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_stalled_server_times_out(server: LocalServer, tmp_path: Path) -> None:
-    with pytest.raises(DownloadFailed, match=r"no answer in time"):
+    with pytest.raises(DownloadFailed, match=r"no response in time"):
         download(server.add("/file", BODY, delay_s=1.5), tmp_path / "file", timeout_s=0.2, tries=1)
 
 
@@ -228,7 +228,7 @@ def test_credentials_are_sent_only_to_their_server(server: LocalServer) -> None:
 
 def test_small_responses(server: LocalServer) -> None:
     assert parse_json(get(server.add("/json", b'{"a": [1]}', statuses=[503]))) == {"a": [1]}
-    with pytest.raises(DownloadFailed, match=r"should answer with JSON"):
+    with pytest.raises(DownloadFailed, match=r"did not respond with JSON"):
         parse_json(get(server.add("/text", b"hello")))
     with pytest.raises(DownloadFailed, match=r"more than the 4 bytes"):
         get(server.url + "/text", max_bytes=4)

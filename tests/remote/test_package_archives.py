@@ -237,7 +237,7 @@ class TestExtract:
     def test_a_missing_member_is_named(self, tmp_path: Path, name: str, make: Callable[..., bytes]) -> None:
         archive = tmp_path / name
         archive.write_bytes(make("pkg/a"))
-        with pytest.raises(ModelCorrupt, match="does not hold link, pkg/z"):
+        with pytest.raises(ModelCorrupt, match="does not contain link, pkg/z"):
             extract(archive, {"pkg/a": tmp_path / "a", "pkg/z": tmp_path / "z", "link": tmp_path / "l"})
 
     @pytest.mark.parametrize("share", [0.0, 0.3, 0.6])

@@ -128,7 +128,7 @@ def test_redirect_to_a_private_address_is_refused(server: LocalServer, target: s
 def test_redirect_to_another_scheme_is_refused(server: LocalServer, target: str) -> None:
     with pytest.raises(FetchFailed) as caught:
         fetch(server.add("/away", redirect=target), guard=SsrfGuard((server.host,)))
-    assert "check the address" in str(caught.value)
+    assert "check the URL" in str(caught.value)
 
 
 def test_redirect_between_allowed_hosts_is_followed(server: LocalServer) -> None:

@@ -35,11 +35,9 @@ def test_http_and_https_are_accepted(url: str) -> None:
 def test_other_schemes_are_refused_without_printing_secrets() -> None:
     with pytest.raises(UsageError) as caught:
         require_http("ftp://me:pw@host/a.wav?token=1")
-    assert str(caught.value) == (
-        "ftp://host/a.wav: ftp addresses are not supported; give a path or an http or https address"
-    )
+    assert str(caught.value) == "ftp://host/a.wav: ftp URLs are not supported; give a path or an http or https URL"
 
 
 def test_redact_url() -> None:
     assert redact_url("https://me:pw@host:81/a/b?token=1#x") == "https://host:81/a/b"
-    assert redact_url("http://[::1") == "the given address"
+    assert redact_url("http://[::1") == "the given URL"

@@ -210,7 +210,7 @@ def test_invalid_command_lines(tmp_path: Path) -> None:
         (["--host", "no.such.host.example"], "cannot listen on no.such.host.example:8000"),
         (["--api-keys-file", tmp_path / "none"], "make a first key with `choral keys add"),
         (["--cors-origins", "example.org"], "must look like https://example.org"),
-        (["--redis", "env"], "needs the address of a Redis in CHORAL_REDIS"),
+        (["--redis", "env"], "needs the URL of a Redis server in CHORAL_REDIS"),
     ):
         command = [sys.executable, "-m", "choral", "serve", *map(str, flags)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)

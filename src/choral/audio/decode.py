@@ -1,6 +1,6 @@
-"""Decodes a source to 16 kHz mono int16 samples, piece by piece, whatever ffmpeg can read.
+"""Decodes any source that ffmpeg can read to 16 kHz mono int16 samples, piece by piece.
 
-Damaged packets are skipped and counted; a truncated file gives what it has. Both leave a warning, which is complete
+Damaged packets are skipped and counted; a truncated file yields what it has. Both leave a warning, which is complete
 when the iteration has ended. A file that yields no samples is a typed error. Importing this module loads PyAV.
 
 Chained Ogg files (several streams one after another, as web radio writes them) are split into their links first,
@@ -26,7 +26,7 @@ from choral.audio.source import AudioSource, unreadable
 from choral.errors import AudioEmpty, BadSamples, NoAudioTrack, NotAudio
 
 MAX_FAILURES_IN_A_ROW = 1_000  # damaged packets with no audio between them
-MIN_MISSING_S = 0.5  # codec delays and rounded headers miss less than this
+MIN_MISSING_S = 0.5  # codec delays and rounded headers account for less than this
 
 _OGG_HEADER_BYTES = 27  # of a page, before its segment table
 _OGG_FIRST_PAGE_FLAG = 0x02  # set on the first page of each stream; these precede all other pages of a link
@@ -47,7 +47,7 @@ class Decoder:
         self._failures = 0
         self._failures_in_a_row = 0
         self._n_samples = 0
-        self._last: tuple[AudioFrame, int] | None = None  # and its timestamp in the file, which counts gaps
+        self._last: tuple[AudioFrame, int] | None = None  # with its timestamp in the file, which includes gaps
 
     @property
     def total_s(self) -> float | None:

@@ -43,7 +43,7 @@ def normalize_loudness(recording: Recording, kind: LoudnessKind, target_db: floa
 
 
 def measure_loudness(recording: Recording, kind: LoudnessKind) -> float:
-    """In LUFS or dB, minus infinity where all is gated out; cached on the recording."""
+    """In LUFS or dB, minus infinity if everything is gated out; cached on the recording."""
     if kind not in recording.levels_db:
         recording.levels_db[kind] = _integrated_lufs(recording) if kind == "ebu" else _rms_db(recording)
     return recording.levels_db[kind]
@@ -70,13 +70,13 @@ def _hop_energies(recording: Recording) -> Iterator[Values]:
     """The mean square of each whole hop, after K-weighting."""
     history = np.zeros(TAIL)
     for piece in recording.pieces(PIECE):
-        sound = np.concatenate([history, piece])
+        signal = np.concatenate([history, piece])
         n_hops = piece.size // HOP
         # Filtered in the frequency domain: the circular wrap-around falls on the tail, which is discarded.
-        spectrum = np.fft.rfft(sound, PIECE + TAIL) * _k_weighting()
+        spectrum = np.fft.rfft(signal, PIECE + TAIL) * _k_weighting()
         weighted = np.fft.irfft(spectrum, PIECE + TAIL)[TAIL : TAIL + n_hops * HOP]
         yield np.square(weighted).reshape(n_hops, HOP).mean(axis=1)
-        history = sound[-TAIL:]
+        history = signal[-TAIL:]
 
 
 @cache

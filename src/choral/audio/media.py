@@ -32,7 +32,7 @@ from choral.errors import AudioError, NoAudioTrack, NotAudio
 MEDIA_ERRORS = (av.error.FFmpegError, OSError, ValueError, EOFError, OverflowError, RuntimeError)
 MAX_BUSY_S = 60.0  # of work by ffmpeg without any decoded audio
 
-# These name other files, devices or addresses, or accept any text as a picture.
+# These refer to other files, devices or network hosts, or accept any text as a picture.
 _REFUSED_FORMATS = frozenset(
     {"concat", "dash", "hls", "imf", "vobsub", "webm_dash_manifest", "image2", "image2pipe"}
     | {"rtp", "rtsp", "sap", "sdp"}

@@ -46,7 +46,7 @@ class Recording:
         self.n_samples = n_samples
         self.peak = peak  # the largest magnitude; full scale is 1
         self.is_silent = peak < SILENCE_PEAK
-        self.levels_db: dict[LoudnessKind, float] = {}  # as far as measured
+        self.levels_db: dict[LoudnessKind, float] = {}  # filled in as they are measured
         self.name = name
         self.warnings = warnings
         self.cancel_event: threading.Event | None = None

@@ -1,4 +1,4 @@
-"""Storage of decoded samples: in memory, or in an unlinked temporary file when they are many.
+"""Storage of decoded samples: in memory, or in an unlinked temporary file when there are many.
 
 `SampleWriter` takes int16 pieces and returns one of the two stores; both read any range, from any thread.
 """

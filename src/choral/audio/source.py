@@ -2,7 +2,7 @@
 
 Streams that cannot seek (stdin, pipes, HTTP bodies) are spooled to memory or an unlinked temporary file first, because
 many formats keep their index at the end. A file that the caller opened is read from its beginning and left open.
-Downloads speak only http and https, also after a redirect, and are bounded in size and time; a body that is shorter
+Downloads use only http and https, even after a redirect, and are bounded in size and time; a body that is shorter
 than its Content-Length is an error.
 """
 
@@ -74,11 +74,11 @@ def open_source(audio: MediaInput) -> AudioSource:
     if isinstance(audio, io.TextIOBase):
         raise UsageError("the given file is open for text: open it in binary mode")
     if callable(getattr(audio, "read", None)):
-        given = getattr(audio, "name", None)
-        name = given if isinstance(given, str) else "the given stream"
+        file_name = getattr(audio, "name", None)
+        name = file_name if isinstance(file_name, str) else "the given stream"
         return source_from_file(audio, name, suffix=PurePosixPath(name).suffix, owns_file=False)
     raise UsageError(
-        f"audio is a {type(audio).__name__}; give a path, an http(s) address, bytes, "
+        f"audio is a {type(audio).__name__}; give a path, an http(s) URL, bytes, "
         "a file opened in binary mode, or a numpy array"
     )
 
@@ -187,7 +187,7 @@ def fetch(
     except (UnreachableError, TimeoutError) as error:
         if is_over():
             raise FetchFailed(f"fetching {name} took over {total_timeout_s:g} s; download it first") from error
-        raise FetchFailed(f"could not fetch {name}: {error}; check the address and try again") from error
+        raise FetchFailed(f"could not fetch {name}: {error}; check the URL and try again") from error
 
 
 def _body(response: HTTPResponse, name: str, max_bytes: int, is_over: Callable[[], bool]) -> Iterator[bytes]:
@@ -206,9 +206,9 @@ def _body(response: HTTPResponse, name: str, max_bytes: int, is_over: Callable[[
 
 def _fetch_error(error: RefusedError, name: str) -> AudioError:
     if error.status in (404, 410):
-        return AudioNotFound(f"{name} does not exist (the server answers {error.status}); check the address")
+        return AudioNotFound(f"{name} does not exist (the server answers {error.status}); check the URL")
     if error.status in (401, 403):
-        text = f"{name} may not be read (the server answers {error.status}); use an address that needs no login"
+        text = f"{name} may not be read (the server answers {error.status}); use a URL that needs no login"
         return AudioDenied(text)
-    text = f"could not fetch {name}: {error}; check the address"
+    text = f"could not fetch {name}: {error}; check the URL"
     return FetchFailed(text, is_final=error.status is not None)

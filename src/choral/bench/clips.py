@@ -29,7 +29,7 @@ Samples = npt.NDArray[np.float32]
 @dataclass(frozen=True, eq=False)
 class AudioClip:
     samples: Samples
-    text: str | None  # what is said; None: unknown
+    text: str | None  # the reference transcript; None: unknown
     language: str | None
 
     @property
@@ -54,9 +54,9 @@ def read_samples(path: Path) -> Samples:
 
 
 def short_clips(labelled: Iterable[LabelledClip], n_clips: int) -> tuple[AudioClip, ...]:
-    """This many clips of at most 30 s; they repeat where the corpus has fewer."""
-    found = [AudioClip(read_samples(clip.path), clip.text, clip.language) for clip in labelled]
-    short = [clip for clip in found if clip.samples.size <= WINDOW_SAMPLES]
+    """`n_clips` clips of at most 30 s, repeated if the corpus has fewer."""
+    clips = [AudioClip(read_samples(clip.path), clip.text, clip.language) for clip in labelled]
+    short = [clip for clip in clips if clip.samples.size <= WINDOW_SAMPLES]
     if not short:
         raise AudioNotFound("there is no clip of at most 30 s to send: choose another folder")
     return tuple(islice(cycle(short), n_clips))

@@ -87,7 +87,7 @@ def _librispeech_clips(folder: Path, transcripts: Path) -> Iterator[LabelledClip
 
 
 def _audio_beside(stem: Path) -> Path | None:
-    """The file with this name and a suffix that is not one of text."""
+    """The file with this name and a suffix that is not a text format."""
     texts = {".txt", ".json", ".srt", ".vtt", ".tsv"}
     candidates = sorted(stem.parent.glob(glob.escape(stem.name) + ".*"))
     return next((path for path in candidates if path.stem == stem.name and path.suffix not in texts), None)

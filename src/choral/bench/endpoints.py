@@ -23,12 +23,12 @@ from choral.types import TranscribeOptions
 
 STREAM_EVERY = 2  # every second request to the server is a stream
 
-Transcribe = Callable[[AudioFile, bool], tuple[str, float | None]]  # is it a stream; text and time of the first text
+Transcribe = Callable[[AudioFile, bool], tuple[str, float | None]]  # (file, is_stream) → text, time of the first text
 
 
 @dataclasses.dataclass(frozen=True)
 class EndpointSpec:
-    """Callers of the server at `url`, or an engine where that is None."""
+    """Callers of the server at `url`, or an engine if that is None."""
 
     url: str | None
     model: str | None = None

@@ -1,7 +1,7 @@
 """How an engine handles load: from one to thousands of windows queued at once.
 
 `measure` runs one load after another: throughput, batch size, memory, and the engine's overhead between steps.
-`measure_overhead` runs the engine without a network: what scheduling and bookkeeping cost, whatever the model. All
+`measure_overhead` runs the engine without a network: what scheduling and bookkeeping cost, for any model. All
 windows differ in content, so that each is encoded.
 """
 
@@ -59,7 +59,7 @@ class LoadResult:
     rows_at_full: int
     step_ms_at_full: float  # in the network
     own_us_at_full: float  # between two steps: apply the outcomes, and schedule the next step
-    deciding_us_at_full: float  # of it, to schedule
+    deciding_us_at_full: float  # the part of it spent on scheduling
     busy_share: float
     peak_bytes: int  # of this process
     cache_bytes: int
@@ -78,7 +78,7 @@ class EngineOverhead:
     callers: int
     rows: int
     step_us: float  # a decoder step of this many rows
-    deciding_us: float  # of it, to schedule
+    deciding_us: float  # the part of it spent on scheduling
     entry_us: float  # to admit one window and have it encoded
 
 
@@ -98,7 +98,7 @@ class StepTimes:
             self._on_step(record)
 
     def at_full(self) -> tuple[int, float, float, float]:
-        """The largest batch, and the median seconds of its steps: in the network, around it, and to schedule."""
+        """The largest batch, and the median seconds of its steps: in the network, between steps, and for scheduling."""
         max_rows = max((rows for rows, *_ in self.steps), default=0)
         full = [(before, step) for before, step in pairwise(self.steps) if step[0] == max_rows > 0]
         if not full:
@@ -147,7 +147,7 @@ def run_load(
     on_step: OnStep | None = None,
 ) -> LoadResult:
     if n_windows > engine.settings.queue_limit:
-        raise UsageError(f"{n_windows} windows are more than the queue of {engine.settings.queue_limit} takes")
+        raise UsageError(f"{n_windows} windows are more than the queue of {engine.settings.queue_limit} holds")
     windows = [Window(workload.window(first_number + index), params) for index in range(n_windows)]
     callers = assign_callers(n_windows, n_callers)
     step_times, before = StepTimes(on_step), engine.stats
@@ -233,7 +233,7 @@ def overhead_share(loads: Sequence[LoadResult], overheads: Sequence[EngineOverhe
 
 
 def require_matplotlib() -> Any:
-    """matplotlib.pyplot, checked before the params."""
+    """Return matplotlib.pyplot; called early, so that a missing package fails before the measurement."""
     try:
         importlib.import_module("matplotlib").use("Agg")  # draw to files, without a display
         return importlib.import_module("matplotlib.pyplot")
@@ -247,10 +247,10 @@ def plot(path: Path, title: str, loads: Sequence[LoadResult], overheads: Sequenc
     figure, (speed, overhead) = pyplot.subplots(1, 2, figsize=(10, 4), layout="constrained")
     counts = [load.windows for load in loads]
     speed.plot(counts, [load.windows_per_s for load in loads], marker="o")
-    speed.set(xlabel="windows queued at once", ylabel="windows a second", xscale="log", ylim=(0, None))
+    speed.set(xlabel="windows queued at once", ylabel="windows per second", xscale="log", ylim=(0, None))
     overhead.plot(counts, [load.own_us_at_full for load in loads], marker="o", label="with the model")
     overhead.plot([one.windows for one in overheads], [one.step_us for one in overheads], "s", label="alone, 64 rows")
-    overhead.set(xlabel="windows queued at once", ylabel="engine overhead, µs a step", xscale="log", ylim=(0, None))
+    overhead.set(xlabel="windows queued at once", ylabel="engine overhead, µs per step", xscale="log", ylim=(0, None))
     overhead.legend()
     figure.suptitle(title)
     figure.savefig(path, dpi=120)

@@ -1,7 +1,7 @@
 """Are the GPU's results right? Checked before anything is timed.
 
-Compares each kernel with torch in float32, over shapes, then whole windows with every kind of option in one batch with
-the CPU, the reference: in float32 the tokens must be equal.
+Compares each kernel with torch in float32 over several shapes, then decodes windows with every kind of option in one
+batch and compares them with the CPU, the reference: in float32 the tokens must be equal.
 """
 
 from __future__ import annotations

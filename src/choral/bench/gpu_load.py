@@ -1,6 +1,7 @@
 """The loads that Whisper servers are compared by, on an engine with random weights.
 
-The number of tokens is forced: the text is nonsense, the time is not. All audio differs; times start at the samples.
+The number of tokens is forced: the text is nonsense, but the timing is real. All audio differs; times
+start at the samples.
 """
 
 from __future__ import annotations
@@ -52,13 +53,13 @@ class FirstTokens:
     """An engine observer that records when the first token of each window reaches the host."""
 
     def __init__(self) -> None:
-        self.seen_s: dict[object, float] = {}  # by the window's future
+        self.received_s: dict[object, float] = {}  # by the window's future
 
     def __call__(self, record: StepRecord) -> None:
         now_s = time.perf_counter()
         for task, outcome in zip(record.step.tasks, record.outcomes, strict=True):
             if not isinstance(outcome, InProgress) or outcome.has_tokens:
-                self.seen_s.setdefault(task.future, now_s)
+                self.received_s.setdefault(task.future, now_s)
 
 
 class GpuLoadGenerator:
@@ -101,7 +102,7 @@ class GpuLoadGenerator:
             sent_s = time.perf_counter()
             pending = self._engine.submit(window)
             self.wait_checked(pending, SHORT_TOKENS)
-            times.append((first_tokens.seen_s[pending] - sent_s, time.perf_counter() - sent_s))
+            times.append((first_tokens.received_s[pending] - sent_s, time.perf_counter() - sent_s))
 
         started_s = time.perf_counter()
         with ThreadPoolExecutor(n_callers) as pool:
@@ -126,10 +127,10 @@ class GpuLoadGenerator:
         return windows
 
     def wait_checked(self, pending: Pending[Decoded], n_tokens: int) -> None:
-        """A load that was not done must not count."""
+        """Wait for the result and check its length, so that an incomplete load does not count."""
         n_returned = len(pending.result().tokens)
         if n_returned != n_tokens:
-            raise AssertionError(f"{n_returned} tokens came back where {n_tokens} were forced")
+            raise AssertionError(f"{n_returned} tokens were returned, but {n_tokens} were forced")
 
 
 def transformers_windows_per_s(shape: str, device: str) -> float:

@@ -1,4 +1,4 @@
-"""A client of the server with a kept connection: sends files as forms, reads whole or streamed responses."""
+"""A client of the server with a persistent connection: sends files as forms, reads whole or streamed responses."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class ApiClient:
         return HttpReply(response.status, text, first_text_s, time.perf_counter() - started_s)
 
     def disconnect(self, name: str, audio: bytes, when: DisconnectPoint, delay_s: float) -> None:
-        """Close the connection half-way through the request, before the response, or after a stream's first line."""
+        """Close the connection halfway through the request, before the response, or after a stream's first line."""
         body, headers = make_form(name, audio, {"stream": "true"} if when == "reading" else {})
         with contextlib.suppress(OSError), self._open() as connection:
             if when == "sending":
@@ -152,7 +152,7 @@ def make_form(name: str, audio: bytes, fields: Mapping[str, str]) -> tuple[bytes
 
 
 def read_events(response: http.client.HTTPResponse) -> tuple[str, float]:
-    """The whole text, and when the first line came; a stream without its last event has no text."""
+    """The whole text, and when the first line arrived; a stream without its last event has no text."""
     text, first_s = "", 0.0
     while line := response.readline():
         first_s = first_s or time.perf_counter()

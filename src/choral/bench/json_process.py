@@ -1,4 +1,4 @@
-"""A helper process that takes messages as lines of JSON and replies to each with a line: both sides of it.
+"""A helper process that takes messages as lines of JSON and replies to each with a line; this module has both sides.
 
 What libraries print in the child goes to standard error. A failure there ends the child; the parent then raises
 `ProcessFailed` with the last line of its standard error.

@@ -23,7 +23,7 @@ class RoundResult:
 
 
 def send_all(transcribe: Callable[[Request], str], requests: Sequence[Request], n_callers: int) -> RoundResult:
-    """Each caller sends its next request when its last one is answered."""
+    """Each caller sends its next request when its previous one has completed."""
 
     def call(request: Request) -> tuple[str, float]:
         started_s = time.perf_counter()

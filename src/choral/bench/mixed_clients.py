@@ -1,4 +1,4 @@
-"""Clients that send all kinds of requests to a server, in their own process, until they are told to stop.
+"""Clients that send all kinds of requests to a server, in their own process, until the parent stops them.
 
 `python -m choral.bench.mixed_clients` replies to every command with the counts so far; `MixedClients` is the parent's
 side. All clients take files from one cycle, longer than the engine's cache holds.
@@ -56,7 +56,7 @@ class ClientCounts:
 
 
 def write_files(clips: Sequence[AudioClip], folder: Path, n_files: int) -> list[Path]:
-    """The clips in turn, each time with other noise and in another format."""
+    """The clips in turn, each time with different noise and in a different format."""
     folder.mkdir()
     paths = []
     for index, clip in zip(range(n_files), itertools.cycle(clips)):

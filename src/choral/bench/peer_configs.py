@@ -19,7 +19,7 @@ PIPELINE_BATCHES = (4, 8, 16)
 
 @dataclass(frozen=True)
 class PeerSetup:
-    """What is the same for all peers."""
+    """The settings that all peers share."""
 
     model: Path
     device: str

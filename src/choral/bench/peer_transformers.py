@@ -1,7 +1,7 @@
 """Hugging Face's transformers: its speech recognition pipeline, with weights and vocabulary that Choral has read.
 
 Requests run one after another, or in batches that are formed beforehand; a long file is cut into overlapping windows,
-as the pipeline does it. Nothing is downloaded: the tokenizer, also faster-whisper's, is built from Choral's vocabulary.
+as the pipeline does it. Nothing is downloaded: the tokenizer, like faster-whisper's, is built from Choral's vocabulary.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class TransformersPeer:
 
 
 def make_model(checkpoint: Checkpoint) -> Any:
-    """Its network with the tensors of any checkpoint."""
+    """The library's network with the tensors of a checkpoint."""
     import torch
 
     transformers: Any = importlib.import_module("transformers")

@@ -82,7 +82,7 @@ class ChoralPeer:
 
 
 class OpenaiWhisper:
-    """Not for several threads: its decoder keeps state in the model."""
+    """Not thread-safe: its decoder keeps state in the model."""
 
     def __init__(self, config: PeerConfig) -> None:
         import torch

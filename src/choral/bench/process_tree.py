@@ -1,4 +1,4 @@
-"""Memory, CPU time and open files of a process and all its children; those that end meanwhile count as nothing."""
+"""Memory, CPU time and open files of a process and all its children; those that end meanwhile count as zero."""
 
 from __future__ import annotations
 
@@ -115,4 +115,4 @@ def busy_note() -> list[str]:
     load, n_cpus = psutil.getloadavg()[0], psutil.cpu_count() or 1
     if load <= MAX_LOAD_PER_CPU * n_cpus:
         return []
-    return [f"this machine was busy (load {load:.1f} on {n_cpus} cores): measure again when it is quiet"]
+    return [f"this machine was busy (load {load:.1f} on {n_cpus} cores): measure again when it is idle"]

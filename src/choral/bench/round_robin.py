@@ -1,6 +1,6 @@
 """Runs several systems on the same requests, each in its own process, round by round in turn.
 
-Other load on the machine so affects all alike, and medians over the rounds are compared. Where a family has several
+Other load on the machine thus affects all alike; medians over the rounds are compared. Where a family has several
 settings, each runs a shorter round first, and only the fastest takes part. A system that fails is left out with a note.
 """
 
@@ -22,7 +22,7 @@ from choral.bench.peers import PeerConfig
 from choral.bench.process_tree import busy_note
 
 N_WARM_UP = 2  # requests before the first timed round
-REST_S = 0.3  # the idle threads of the system before spin for a moment
+REST_S = 0.3  # idle threads of the previous system keep spinning for a moment
 WARM_UP_SEED, TRIAL_SEED = 1_000_000, 1_000_001
 
 
@@ -42,7 +42,7 @@ class PeerResult:
 @dataclass
 class RoundRobin:
     folder: Path  # for the audio files
-    tell: Callable[[str], None] = lambda line: None
+    log: Callable[[str], None] = lambda line: None
     module: str = PEER_MODULE
     notes: list[str] = field(default_factory=list)
 
@@ -102,10 +102,10 @@ class RoundRobin:
         result.peak_bytes = process.peak_bytes
         audio_s = sum(clip.duration_s for clip in clips)
         wall_s = result.rounds[-1].wall_s
-        self.tell(f"{result.config.name}: {wall_s:.2f} s, {audio_s / wall_s:.1f} × real time")
+        self.log(f"{result.config.name}: {wall_s:.2f} s, {audio_s / wall_s:.1f} × real time")
         return True
 
     def _leave_out(self, config: PeerConfig, error: ProcessFailed) -> None:
         note = f"{config.name} is not shown: {error}"
         self.notes.append(note)
-        self.tell(note)
+        self.log(note)

@@ -1,7 +1,7 @@
 """The same requests through a server and through an engine without HTTP, for each number of callers.
 
 Rounds alternate, so that other load on the machine affects both alike. Reading and decoding the audio is part of both;
-every file has its own noise in every round, so that no cache answers.
+every file has its own noise in every round, so that no request is a cache hit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class LoadSettings:
 
 @dataclass(frozen=True)
 class ServeTargets:
-    """What is measured; a server that was already running has no known process, and no engine beside it."""
+    """The processes to measure; a server that was already running has no known process, and no engine beside it."""
 
     url: str
     server_pid: int | None
@@ -82,7 +82,7 @@ def measure(
     clips: Sequence[AudioClip],
     targets: ServeTargets,
     folder: Path,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> tuple[ConcurrencyResult, ...]:
     warm_up = write_audio_files(list(islice(cycle(clips), N_WARM_UP)), folder / "audio", seed=0)
     for endpoint in (targets.callers, targets.engine):
@@ -95,7 +95,7 @@ def measure(
         for number in range(settings.n_rounds):
             files = write_audio_files(sent, folder / "audio", seed=1000 * n_callers + number + 1)
             run.add_round(files, is_server_first=number % 2 == 0)
-            tell(run.progress_line())
+            log(run.progress_line())
         results.append(run.result())
     return tuple(results)
 

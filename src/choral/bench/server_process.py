@@ -66,10 +66,10 @@ class ServerProcess:
 
     def _read_url(self) -> str:
         assert self._process.stdout is not None
-        found = re.search(r" at (http://\S+)", self._process.stdout.readline().decode())
-        if found is None:
+        match = re.search(r" at (http://\S+)", self._process.stdout.readline().decode())
+        if match is None:
             raise EngineError(f"the server did not start: {self._last_line()}")
-        return found[1]
+        return match[1]
 
     def _wait_ready(self) -> None:
         deadline_s = time.monotonic() + MAX_START_S

@@ -60,8 +60,8 @@ class ResourceSample:
         counts = self.tally
         return (
             f"{self.at_s:.0f} s: {self.memory_bytes / 1e6:,.0f} MB, {self.open_files} open files, "
-            f"{self.temp_files} temporary, {counts.n_good} answered, {counts.n_gone} gone, {counts.n_bad} refused, "
-            f"{len(counts.failures)} failed"
+            f"{self.temp_files} temporary, {counts.n_good} answered, {counts.n_gone} abandoned, "
+            f"{counts.n_bad} rejected, {len(counts.failures)} failed"
         )
 
 
@@ -116,12 +116,12 @@ def measure(
     clips: Sequence[AudioClip],
     server: ServerProcess,
     folder: Path,
-    tell: Callable[[str], None],
+    log: Callable[[str], None],
 ) -> SoakReport:
-    tell(f"writing {settings.n_files} audio files …")
+    log(f"writing {settings.n_files} audio files …")
     files = write_files(clips, folder / "files", settings.n_files)
     with MixedClients(server.url, files, settings.n_clients) as clients:
-        tell("warming up: all slots and all files once …")
+        log("warming up: all slots and all files once …")
         clients.command("warm up")
         time.sleep(QUIET_S)
         before = _sample(server, 0.0, clients.command("counts"))
@@ -131,11 +131,11 @@ def measure(
         while (at_s := (len(samples) + 1) * settings.sample_s) <= settings.duration_s:
             time.sleep(max(0.0, started_s + at_s - time.monotonic()))
             samples.append(_sample(server, at_s, clients.command("counts")))
-            tell(str(samples[-1]))
+            log(str(samples[-1]))
         clients.command("stop")
         time.sleep(QUIET_S)
         after = _sample(server, time.monotonic() - started_s, clients.command("counts"))
-    tell(f"idle again: {after}")
+    log(f"idle again: {after}")
     return SoakReport(settings.settle_s, tuple(samples), before, after)
 
 

@@ -61,8 +61,8 @@ class TraceDrawing:
     def legend(self) -> Iterator[str]:
         counts = {caller: sum(use.caller == caller for use in self.trace.slot_uses) for caller in self.callers()}
         step = min(108, (WIDTH - LEFT - RIGHT) // max(1, len(counts) + 1))
-        for place, (caller, n_windows) in enumerate(counts.items()):
-            x = LEFT + place * step
+        for position, (caller, n_windows) in enumerate(counts.items()):
+            x = LEFT + position * step
             yield f'<rect class="c{colour_of(caller)}" x="{x}" y="43" width="11" height="11" rx="3"/>'
             label = f"caller {caller}" + (f" ({n_windows})" if n_windows > 1 else "")
             yield f'<text class="s" x="{x + 16}" y="53">{label if step > 60 else caller}</text>'

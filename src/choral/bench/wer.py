@@ -73,7 +73,7 @@ def measure(
     notes: Sequence[str] = (),
     on_clip: Callable[[LabelledClip, Mapping[str, Score]], None] = lambda clip, scores: None,
 ) -> WerReport:
-    """Each clip through each peer. A clip of unknown language is normalised as the first peer detected it."""
+    """Each clip through each peer. The first peer's detected language applies where a clip's is unknown."""
     assert peers
     report = WerReport(model, tuple(clips), {name: [] for name in peers}, dict.fromkeys(peers, 0.0), list(notes))
     for clip in clips:
@@ -89,7 +89,7 @@ def measure(
 
 
 def open_peers(model: Model, options: TranscribeOptions) -> tuple[dict[str, Peer], list[str]]:
-    """Openai-whisper and faster-whisper with this model's weights and search, and notes about missing ones."""
+    """The peers openai-whisper and faster-whisper with this model's weights and search, and notes on missing ones."""
     from choral.model.store import ModelStore
 
     peers: dict[str, Peer] = {}

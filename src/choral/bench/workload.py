@@ -1,7 +1,7 @@
 """The audio that engines are measured with: the user's files, or a sample of speech, or synthetic audio.
 
-Windows, clips and hours are made from a few clips, each slightly different from the last, so that the encoder cache
-never helps. Windows are views into one array: thousands take no memory.
+Windows, clips and long recordings are made from a few clips, each slightly different from the last, so that the encoder
+cache never helps. Windows are views into one array: thousands take no memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SYNTHETIC_S = 11
 class Workload:
     name: str
     clips: tuple[Samples, ...]  # of at most 30 s each
-    is_speech: bool  # False: synthetic, which voice detection does not take for speech
+    is_speech: bool  # False: synthetic, which voice detection does not classify as speech
 
     @cached_property
     def _doubled(self) -> tuple[Samples, ...]:
@@ -39,7 +39,7 @@ class Workload:
         return tuple(np.concatenate([clip, clip]) for clip in self.clips)
 
     def window(self, number: int) -> WindowAudio:
-        """The clips in turn, rotated by a few more samples each time round."""
+        """The clips in turn, rotated by a few more samples with each repetition."""
         turn, index = divmod(number, len(self.clips))
         n_samples = self.clips[index].size
         start = turn * ROTATION % n_samples

@@ -1,7 +1,7 @@
 """The argument parser, and flags made from the fields of an options class.
 
 Every field becomes one flag with its help text and default; a flag that is not given leaves the default of the class.
-Flags may be spelled with dashes or underscores. Whatever argparse refuses is raised as `UsageError`.
+Flags may be spelled with dashes or underscores. Everything that argparse rejects is raised as `UsageError`.
 """
 
 from __future__ import annotations
@@ -137,11 +137,11 @@ def given_options(namespace: argparse.Namespace, options_class: type[Options]) -
     return {name: getattr(namespace, name) for name in names if hasattr(namespace, name)}
 
 
-def read_options(given: dict[str, Any]) -> TranscribeOptions:
+def read_options(values: dict[str, Any]) -> TranscribeOptions:
     """The options, with the language checked here so that a wrong one fails before a model is loaded."""
     from choral.model.languages import to_code
 
-    options = TranscribeOptions.of(**given)
+    options = TranscribeOptions.of(**values)
     if options.language is not None:
         to_code(options.language)
     return options
@@ -188,13 +188,13 @@ def _converter(members: Sequence[Any]) -> Callable[[str], object]:
     """A function that turns the text after a flag into a value of one of these types."""
     list_type = next((member for member in members if get_origin(member) is tuple), None)
 
-    def convert(given: str) -> object:
-        if NoneType in members and given.lower() == "none":
+    def convert(text: str) -> object:
+        if NoneType in members and text.lower() == "none":
             return None
         if list_type is not None:
             element = get_args(list_type)[0]
-            return tuple(element(part) for part in given.split(",") if part.strip())
-        return members[0](given)
+            return tuple(element(part) for part in text.split(",") if part.strip())
+        return members[0](text)
 
     convert.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(members), "text")
     return convert

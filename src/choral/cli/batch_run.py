@@ -1,6 +1,6 @@
 """One run over many inputs: start them, follow the executor's events, and write and report each result.
 
-A failure of one input, of the engine on it, or of the place of its result is reported and the others go on. Any other
+If an input, the engine on it, or writing its result fails, that is reported and the others continue. Any other
 error (options that the model does not support, a full disk) would affect every input, and ends the run. A text that
 cannot be written to its file goes to standard output.
 """
@@ -27,7 +27,7 @@ from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
 @dataclass(frozen=True)
 class BatchOptions:
-    """What applies to every input of the run."""
+    """The options that apply to every input of the run."""
 
     options: TranscribeOptions
     subtitles: SubtitleOptions
@@ -56,7 +56,7 @@ class BatchRun:
     running: dict[Input, RunningInput] = field(default_factory=dict)  # in the order they were started
 
     def run(self, inputs: Sequence[Input]) -> int:
-        """Transcribe all inputs and return the exit code; where the run ends early, stop the executor."""
+        """Transcribe all inputs and return the exit code; if the run ends early, stop the executor."""
         started_s = time.monotonic()
         try:
             self._transcribe(inputs)
@@ -141,7 +141,7 @@ class BatchRun:
         """Save the segments of every running input, and print where they are."""
         for event in self.executor.pending_events():
             self._handle(event)
-        saved = [place for running in self.running.values() if (place := self._save_partial(running))]
+        saved = [text for running in self.running.values() if (text := self._save_partial(running))]
         partial = f"; partial results: {', '.join(saved)}" if saved else ""
         with self.display.paused():
             message(f"choral: {reason}; {self.n_done} of {n_inputs} done{partial}")
@@ -179,8 +179,8 @@ def summary(item: Input, transcript: Transcript, paths: Sequence[Path], elapsed_
     language = NAMES.get(transcript.language, transcript.language)
     if transcript.language_probability is not None:
         language += f" ({transcript.language_probability:.0%} sure)"
-    found = language if transcript.segments else "no speech found"
-    line = f"{_throughput(transcript.duration, elapsed_s)}, {found}"
+    details = language if transcript.segments else "no speech found"
+    line = f"{_throughput(transcript.duration, elapsed_s)}, {details}"
     return f"{item.file_name} → {join_paths(paths)}: {line}" if paths else line
 
 

@@ -1,4 +1,4 @@
-"""`choral bench`: its subcommands, and the flags, checks and speech that they share, also with benchmarks/."""
+"""`choral bench`: its subcommands, and the flags, checks and speech samples shared by them and benchmarks/."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def find_short_clips(folder: Path | None, is_quiet: bool) -> tuple[AudioClip, ..
     return short_clips([LabelledClip(path.name, path, "", None) for path in paths], len(paths))
 
 
-def read_workload(given: Sequence[str]) -> Workload:
+def read_workload(sources: Sequence[str]) -> Workload:
     from choral.bench.workload import make_workload
 
-    inputs = expand(given)
+    inputs = expand(sources)
     if inputs.failures:
         first = inputs.failures[0]
         raise type(first.error)(str(first)) from first.error

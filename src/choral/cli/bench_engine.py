@@ -98,7 +98,7 @@ def run_engine(arguments: argparse.Namespace) -> int:
     from choral.bench import engine_load
     from choral.bench.trace import Recorder
 
-    counts, tell = read_windows(arguments), progress(arguments)
+    counts, log = read_windows(arguments), progress(arguments)
     if arguments.plot is not None:
         engine_load.require_matplotlib()
     workload = read_workload(arguments.audio)
@@ -111,7 +111,7 @@ def run_engine(arguments: argparse.Namespace) -> int:
             n_callers=arguments.callers,
             max_tokens=arguments.max_tokens or (16 if arguments.random_weights else 64),
             on_step=recorder,
-            on_load=lambda load: tell(f"{load.windows} windows: {load.windows_per_s:.2f} a second"),
+            on_load=lambda load: log(f"{load.windows} windows: {load.windows_per_s:.2f} per second"),
         )
         subject = EngineSubject.of(arguments, engine, workload)
     overheads = [engine_load.measure_overhead(*load) for load in engine_load.OVERHEAD_LOADS]
@@ -125,8 +125,8 @@ def run_engine(arguments: argparse.Namespace) -> int:
 
 
 def read_windows(arguments: argparse.Namespace) -> tuple[int, ...]:
-    given = arguments.windows or (ALL_COUNTS if arguments.random_weights == "nano" else COUNTS)
-    counts = read_counts("windows", given, MAX_WINDOWS, example=COUNTS)
+    windows = arguments.windows or (ALL_COUNTS if arguments.random_weights == "nano" else COUNTS)
+    counts = read_counts("windows", windows, MAX_WINDOWS, example=COUNTS)
     require_counts(arguments, callers=1)
     if arguments.max_tokens is not None and not 1 <= arguments.max_tokens <= 224:
         raise UsageError("max-tokens must be a whole number from 1 to 224")
@@ -205,7 +205,7 @@ def load_table(loads: Sequence[LoadResult]) -> str:
 
 
 def overhead_table(overheads: Sequence[EngineOverhead]) -> str:
-    head = ["windows", "callers", "rows", "µs a step", "to schedule", "µs to admit a window"]
+    head = ["windows", "callers", "rows", "µs per step", "to schedule", "µs to admit a window"]
     rows = [
         [str(one.windows), str(one.callers), str(one.rows)]
         + [f"{value:.0f}" for value in (one.step_us, one.deciding_us, one.entry_us)]

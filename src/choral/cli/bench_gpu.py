@@ -109,7 +109,7 @@ def run(arguments: argparse.Namespace) -> int:
 def read_names(value: str, known: Sequence[str], flag: str) -> list[str]:
     names = [name.strip() for name in value.split(",") if name.strip()]
     if not names or any(name not in known for name in names):
-        raise UsageError(f"{flag} is {value!r}; it takes {', '.join(known)}, with commas between")
+        raise UsageError(f"{flag} is {value!r}; it takes {', '.join(known)}, separated by commas")
     return names
 
 
@@ -122,7 +122,7 @@ def require_gpu(device: str) -> None:
 
     pick_device(device)
     if not has_gpu_path(device, SHAPES["tiny"]):
-        raise UsageError("this measures a GPU, and needs one that torch sees, and Triton: `choral doctor` says more")
+        raise UsageError("this benchmark needs Triton and a GPU that torch can use: see `choral doctor`")
 
 
 def run_checks(device: str) -> list[Check]:
@@ -134,7 +134,7 @@ def run_checks(device: str) -> list[Check]:
     checks = [*check_kernels(torch.device(device)), *check_windows(device)]
     wrong = [check for check in checks if not check.holds]
     for check in wrong:
-        write_stdout(f"WRONG  {check.name}: the error is {check.error:.2g}, at most {check.tolerance:.2g} is right\n")
+        write_stdout(f"WRONG  {check.name}: the error is {check.error:.2g}, the tolerance {check.tolerance:.2g}\n")
     write_stdout(f"{len(checks) - len(wrong)} of {len(checks)} checks hold\n\n")
     return checks
 

@@ -127,7 +127,9 @@ def add_peers(actions: argparse._SubParsersAction[Any]) -> None:
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help=describe("rounds; medians count", 3))
     parser.add_argument("--limit", type=int, metavar="N", help="use this many clips of the folder (default: all)")
     parser.add_argument(
-        "--systems", metavar="NAME,…", help="only those whose names in the table start so (default: all installed)"
+        "--systems",
+        metavar="NAME,…",
+        help="only systems whose names in the table start with one of these (default: all installed)",
     )
     parser.add_argument(
         "--timestamps",
@@ -165,16 +167,16 @@ def run_peers(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def read_long_clip(given: str, clips: Sequence[AudioClip]) -> AudioClip:
+def read_long_clip(value: str, clips: Sequence[AudioClip]) -> AudioClip:
     """A file, with its transcript if there is one beside it, or clips joined to this many seconds."""
     from choral.bench.clips import AudioClip, join_clips, read_samples
 
     try:
-        return join_clips(clips, float(given))
+        return join_clips(clips, float(value))
     except ValueError:
-        transcript = Path(given).with_suffix(".txt")
+        transcript = Path(value).with_suffix(".txt")
         text = transcript.read_text(encoding="utf-8-sig") if transcript.is_file() else None
-        return AudioClip(read_samples(Path(given)), text, clips[0].language)
+        return AudioClip(read_samples(Path(value)), text, clips[0].language)
 
 
 def measure_load(

@@ -83,10 +83,10 @@ def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
 
 
 def duration_s(value: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
-    if found is None or not float(found[1]):
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh]?)", value)
+    if match is None or not float(match[1]):
         raise argparse.ArgumentTypeError(f"{value!r} is not a duration: write 90s, 10m or 1h")
-    return float(found[1]) * UNITS_S[found[2] or "s"]
+    return float(match[1]) * UNITS_S[match[2] or "s"]
 
 
 def run_serve(arguments: argparse.Namespace) -> int:
@@ -202,7 +202,9 @@ def side_cells(side: SideResult) -> tuple[str, ...]:
 
 
 def soak_table(report: SoakReport) -> str:
-    rows: list[tuple[str, ...]] = [("s", "MB", "open files", "temporary", "answered", "gone", "rejected", "failed")]
+    rows: list[tuple[str, ...]] = [
+        ("s", "MB", "open files", "temporary", "answered", "abandoned", "rejected", "failed")
+    ]
     for sample in (report.idle_before, *report.samples, report.idle_after):
         counts = sample.tally
         numbers = (counts.n_good, counts.n_gone, counts.n_bad, len(counts.failures))

@@ -15,7 +15,7 @@ from choral.errors import StorageError
 
 
 class StdoutClosed(Exception):
-    """The reader of standard output went away, as `head` does: a reason to stop, not an error."""
+    """The reader of standard output closed the pipe, as `head` does: a reason to stop, not an error."""
 
 
 def require_stdout() -> None:

@@ -1,6 +1,6 @@
 """Hardware that transcribing depends on: processor, memory, NVIDIA GPUs and disks.
 
-The NVIDIA driver is asked without torch, which may be unable to use the GPUs that the driver knows.
+The NVIDIA driver is queried without torch, which may be unable to use the GPUs that the driver reports.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def _processor() -> Finding:
 def _memory() -> Finding:
     free_and_total = free_and_total_bytes()
     if free_and_total is None:
-        return Finding("memory", "this system does not say how much there is")
+        return Finding("memory", "unknown: this system does not report it")
     free_bytes, total_bytes = free_and_total
     text = f"{format_size(free_bytes)} free of {format_size(total_bytes)}"
     if free_bytes >= MIN_FREE_MEMORY_BYTES:
@@ -87,7 +87,7 @@ def _gpu_findings(driver: Driver) -> Iterator[Finding]:
     if driver.problem is not None:
         yield Finding("GPU", driver.problem, State.NOTE)
     elif not driver.gpus:
-        yield Finding("GPU", "none from NVIDIA: the processor does the work")
+        yield Finding("GPU", "none from NVIDIA: the processor is used")
 
 
 def query_driver() -> Driver:
@@ -160,7 +160,7 @@ def _folder(subject: str, find: Callable[[], Path], if_closed: State, fix: str) 
     except (StorageError, FileNotFoundError) as error:
         return Finding(subject, first_line(error), if_closed, fix)
     try:
-        existing = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+        existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         with tempfile.TemporaryFile(dir=existing):
             pass
         free_bytes = shutil.disk_usage(existing).free

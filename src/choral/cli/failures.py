@@ -23,7 +23,7 @@ class Failure:
 
 
 def error_lines(text: str, error: ChoralError) -> list[str]:
-    """Model errors list the sources that were tried, one a line; elsewhere a line break is part of a file name."""
+    """Model errors list the sources that were tried, one per line; elsewhere a line break is part of a file name."""
     return f"choral: {text}".split("\n") if isinstance(error, ModelError) else [f"choral: {text}"]
 
 

@@ -174,7 +174,7 @@ def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
     for attempt in record.webhook_attempts:
         yield (
             f"webhook {_date(attempt.at)}",
-            f"{attempt.status or 'no answer'}{': ' if attempt.error else ''}{attempt.error or ''}",
+            f"{attempt.status or 'no response'}{': ' if attempt.error else ''}{attempt.error or ''}",
         )
 
 

@@ -79,7 +79,7 @@ def _run(arguments: Sequence[str]) -> int:
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    """The arguments of one command, with the parser that read them and, unless help is wanted, the function to run."""
+    """The arguments of one command, with the parser that read them and, unless only help is shown, its function."""
     parsed: argparse.Namespace
     if arguments and arguments[0] in COMMANDS:
         parsed, unknown = command_parser(arguments[0]).parse_known_args(arguments[1:])

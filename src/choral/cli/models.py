@@ -85,7 +85,7 @@ def run_remove(arguments: argparse.Namespace) -> int:
 
 
 def _for_each(names: Sequence[str], act: Callable[[str], str]) -> int:
-    """Do this to each model and print what was done; a failure is reported and the others go on."""
+    """Apply `act` to each model and print the line it returns; failures are reported and the rest continue."""
     failures = Failures()
     for name in dict.fromkeys(names):
         try:

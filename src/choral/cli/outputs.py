@@ -2,8 +2,8 @@
 
 A result is named after its input without the extension: talk.mp3 gives talk.srt. Where that name is taken (by another
 input's result, or by an input file itself) the extension stays, talk.mp3.srt, and after that a number is added.
-Files are written beside their place and then renamed, so a file is complete or does not exist. When a run is stopped,
-standard output gets the segments so far, and files get `.partial` in their names.
+Files are written under a temporary name and then renamed, so a file is complete or does not exist. When a run is
+stopped, standard output gets the segments so far, and files get `.partial` in their names.
 """
 
 from __future__ import annotations
@@ -117,9 +117,9 @@ class FileSink:
         return paths
 
 
-def read_formats(given: str) -> tuple[str, ...]:
+def read_formats(value: str) -> tuple[str, ...]:
     """The format names in a comma-separated list; `all` is every format, with .json in its verbose form."""
-    names = ALL if given == "all" else tuple(dict.fromkeys(part.strip() for part in given.split(",")))
+    names = ALL if value == "all" else tuple(dict.fromkeys(part.strip() for part in value.split(",")))
     for name in names:
         if name not in FORMATS:
             raise UsageError(f"format is {name!r}; it must be one of {', '.join(FORMATS)}, or all")

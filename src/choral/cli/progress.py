@@ -1,7 +1,7 @@
 """Progress on standard error: one bar per running file, drawn with rich and erased when the run ends.
 
 `open_progress` gives moving bars where standard error is a terminal, and a display that shows nothing elsewhere or
-with --quiet. Notes go the same way; errors and warnings are printed by `console.message` in any case.
+with --quiet. Notes are shown with the bars only; errors and warnings are printed by `console.message` in any case.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Display(Protocol):
 
     def start_file(self, label: str) -> FileProgress: ...
     def paused(self) -> AbstractContextManager[None]:
-        """Take the bars away while the block writes to the terminal."""
+        """Hide the bars while the block writes to the terminal."""
         ...
 
     def note(self, line: str) -> None: ...

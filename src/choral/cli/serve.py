@@ -156,11 +156,11 @@ async def serve(
 def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
     from choral.server.listener import local_url
 
-    model, address = service.model, local_url(bound)
+    model, url = service.model, local_url(bound)
     key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_required else ""
     return (
-        f"choral serves {service.model_id} at {address}\n"
+        f"choral serves {service.model_id} at {url}\n"
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
-        f"  curl {address}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
+        f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )

@@ -34,8 +34,8 @@ def engine_settings(arguments: argparse.Namespace) -> EngineSettings:
 
 def machine_arguments(arguments: argparse.Namespace) -> list[str]:
     """The machine flags that were given, as command-line arguments for a child process."""
-    given = {name: getattr(arguments, name, None) for name in ("model", *ENGINE_FLAGS)}
-    return [f"--{name.replace('_', '-')}={value}" for name, value in given.items() if value is not None]
+    values = {name: getattr(arguments, name, None) for name in ("model", *ENGINE_FLAGS)}
+    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None]
 
 
 def load_model(arguments: argparse.Namespace, **overrides: Any) -> Model:

@@ -1,6 +1,6 @@
 """`choral transcribe`: files, folders, globs, standard input or URLs to text.
 
-One input goes to standard output, several go to files. A failure of one input is reported and the others go on; a
+One input goes to standard output, several go to files. A failure of one input is reported and the others continue; a
 wrong option, a model that cannot be loaded or a full disk ends the run.
 """
 
@@ -132,7 +132,7 @@ def choose_sink(output_dir: str | None, inputs: Inputs, options: BatchOptions) -
 
 def read_batch_options(arguments: argparse.Namespace) -> BatchOptions:
     """The options of this command line; subtitle layout switches word timestamps on."""
-    given = given_options(arguments, TranscribeOptions)
+    options = given_options(arguments, TranscribeOptions)
     layout = given_options(arguments, SubtitleOptions)
     subtitles = SubtitleOptions(**layout)
     formats = read_formats(arguments.format)
@@ -140,6 +140,6 @@ def read_batch_options(arguments: argparse.Namespace) -> BatchOptions:
         flag = next(name for name in layout if layout[name] != getattr(SubtitleOptions, name)).replace("_", "-")
         if not any(FORMATS[name].is_subtitles for name in formats):
             raise UsageError(f"--{flag} lays out subtitles: give --format srt or vtt with it")
-        if not given.setdefault("word_timestamps", True):
+        if not options.setdefault("word_timestamps", True):
             raise UsageError(f"--{flag} needs the times of words: leave out --no-word-timestamps")
-    return BatchOptions(read_options(given), subtitles, formats, arguments.quiet)
+    return BatchOptions(read_options(options), subtitles, formats, arguments.quiet)

@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
     secret = read_secret(arguments.webhook_secret_file)
     signing_key(secret)  # raises before a model is loaded if it is malformed
     limit_malloc_arenas()
-    asyncio.run(check_redis(arguments))  # a wrong address fails before a model is loaded
+    asyncio.run(check_redis(arguments))  # a wrong URL fails before a model is loaded
     with closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model:
         name = new_worker_name()
         configure_logging(arguments.log_format, worker=name, is_quiet=arguments.quiet)  # after the progress bar is gone
@@ -136,7 +136,7 @@ async def run_worker(
             stop_on_signals(worker.stop)
             log.info("%s takes jobs from %s with %s on %s", name, address, model.name, model.device)
             await worker.run(is_burst=arguments.burst)
-            log.info("%s ends", name)
+            log.info("%s stopped", name)
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:

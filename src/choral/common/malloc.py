@@ -1,7 +1,7 @@
 """Keep the memory of a long-running process level: few malloc arenas, trimming, and a frozen garbage collector.
 
-glibc gives threads arenas of their own, up to eight per core, and each keeps its peak size. Requests and jobs run on
-ever new threads, so a service would grow for hours. On other C libraries the malloc functions do nothing.
+glibc gives threads arenas of their own, up to eight per core, and each keeps its peak size. Requests and jobs
+keep starting new threads, so a service would grow for hours. On other C libraries the malloc functions do nothing.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from choral.model.dims import ModelDims
 MIN_SLOTS = 8  # a beam search of the usual size fits, however little memory is free
 SLOTS_SHARE, CACHE_SHARE = 0.25, 0.05  # of the free memory
 MAX_CACHE_BYTES = 1 << 30
-ASSUMED_FREE_BYTES = 16 << 30  # where the system does not say
+ASSUMED_FREE_BYTES = 16 << 30  # if the system does not report it
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ class StepCost:
     def __init__(self) -> None:
         self.total_s = 0.0
         self._weight = self._n = self._s = self._nn = self._ns = 0.0
-        self._max_seen = 0
+        self._largest_sample = 0
 
     @property
     def is_known(self) -> bool:
@@ -19,7 +19,7 @@ class StepCost:
 
     def learn(self, n_items: int, seconds: float) -> None:
         self.total_s += seconds
-        self._max_seen = max(self._max_seen, n_items)
+        self._largest_sample = max(self._largest_sample, n_items)
         sums = ((self._weight, 1.0), (self._n, n_items), (self._s, seconds))
         self._weight, self._n, self._s = (DECAY * old + new for old, new in sums)
         self._nn = DECAY * self._nn + n_items * n_items
@@ -37,10 +37,10 @@ class StepCost:
         return fixed + per_item * n_items
 
     def max_items(self, seconds: float, limit: int) -> int:
-        """How many items, at least one, fit into a step of so many seconds."""
+        """How many items, at least one, fit into a step of this many seconds."""
         if not self.is_known:
             return 1
-        limit = min(limit, 2 * self._max_seen)  # extrapolates no further than twice the largest sample
+        limit = min(limit, 2 * self._largest_sample)  # extrapolates no further than twice the largest sample
         per_item = self.seconds(2) - self.seconds(1)
         if per_item <= 0:
             return limit

@@ -19,11 +19,11 @@ Part = TypeVar("Part")
 Result = TypeVar("Result")
 Call = tuple["Future[Any]", Callable[[], Any]]
 
-MAX_LANES = 4  # more would make a few windows wait long for many
+MAX_LANES = 4  # with more, a few windows would wait long for a large batch
 
 
 class CpuLanes:
-    """Created on the thread whose number of torch threads is shared out. Its threads end when it is collected."""
+    """Create it on the thread whose torch threads are divided among the lanes. Its threads end when it is collected."""
 
     def __init__(self) -> None:
         n_threads = torch.get_num_threads()

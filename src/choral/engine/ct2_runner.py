@@ -121,8 +121,8 @@ class Ct2Runner:
             groups.setdefault(window.call if window.call.temperature == 0 else slots, []).append(window)
         outcomes: dict[int, Outcome] = {}
         for group in groups.values():
-            found = self._sample(group[0]) if group[0].call.temperature > 0 else self._search(group)
-            outcomes |= {window.start.slots[0]: outcome for window, outcome in zip(group, found, strict=True)}
+            results = self._sample(group[0]) if group[0].call.temperature > 0 else self._search(group)
+            outcomes |= {window.start.slots[0]: outcome for window, outcome in zip(group, results, strict=True)}
         return [outcomes[slots[0]] for slots in windows]
 
     def release(self, slots: tuple[int, ...]) -> None:
@@ -145,16 +145,16 @@ class Ct2Runner:
     def _align(self, features: ctranslate2.StorageView, params: AlignParams) -> TokenTimes:
         require_tokens(params.text_tokens, self._tokenizer)
         start = list(self._tokenizer.sot_sequence(params.language, params.task))
-        found = self._model.align(features, start, [list(params.text_tokens)], 2 * params.n_frames)[0]
-        rows, columns = np.array(found.alignments, dtype=np.intp).reshape(-1, 2).T
+        alignment = self._model.align(features, start, [list(params.text_tokens)], 2 * params.n_frames)[0]
+        rows, columns = np.array(alignment.alignments, dtype=np.intp).reshape(-1, 2).T
         is_new_token = np.diff(rows, prepend=-1) > 0
-        return TokenTimes(columns[is_new_token], np.array(found.text_token_probs, dtype=np.float32))
+        return TokenTimes(columns[is_new_token], np.array(alignment.text_token_probs, dtype=np.float32))
 
     def _detect_language(self, features: ctranslate2.StorageView) -> Languages:
         if not self._tokenizer.is_multilingual:
             raise UsageError("this model is English-only and cannot detect languages")
-        found = {token[2:-2]: probability for token, probability in self._model.detect_language(features)[0]}
-        by_code = {OLD_LANGUAGE_CODES.get(name, name): probability for name, probability in found.items()}
+        by_name = {token[2:-2]: probability for token, probability in self._model.detect_language(features)[0]}
+        by_code = {OLD_LANGUAGE_CODES.get(name, name): probability for name, probability in by_name.items()}
         return Languages({code: by_code[code] for code in self._tokenizer.languages})
 
     def _search(self, group: Sequence[Prefilled]) -> list[Outcome]:
@@ -246,7 +246,7 @@ class Ct2Runner:
 
 
 def token_logprobs(result: Any, call: CallOptions) -> tuple[float, ...]:
-    """Of the tokens of its only hypothesis, without the prefix; the logits are those after the rules."""
+    """Those of the only hypothesis, without the prefix, from the logits after the rules were applied."""
     (tokens,), (steps,) = result.sequences_ids, result.logits
     logits = [np.asarray(step, dtype=np.float64).reshape(-1) for step in steps[: len(tokens)]]
     logprobs = [step[token] - np.logaddexp.reduce(step) for step, token in zip(logits, tokens, strict=True)]

@@ -17,7 +17,7 @@ MIN_START_TOKENS = 8  # start of transcript, language, task, no timestamps, and 
 
 
 def initial_tokens(params: DecodeParams, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
-    """What the decoder is fed before it samples: previous text, start of transcript, prefix."""
+    """The decoder's input before the first sampled token: previous text, start of transcript, prefix."""
     require_tokens((*params.prompt, *params.prefix, *params.suppress_tokens), tokenizer)
     half = n_text_ctx // 2
     prompt = [tokenizer.sot_prev, *params.prompt[-(half - 1) :]] if params.prompt else []
@@ -29,14 +29,14 @@ def initial_tokens(params: DecodeParams, tokenizer: Tokenizer, n_text_ctx: int) 
 
 
 def require_tokens(tokens: Iterable[int], tokenizer: Tokenizer) -> None:
-    """A number outside the vocabulary would read or write memory of other tokens."""
+    """Refuse a token outside the vocabulary: it would read or write the memory of other tokens."""
     for token in tokens:
         if not 0 <= token < tokenizer.n_vocab:
-            raise UsageError(f"there is no token {token}: this model's are 0 to {tokenizer.n_vocab - 1}")
+            raise UsageError(f"there is no token {token}: this model's tokens are 0 to {tokenizer.n_vocab - 1}")
 
 
 def window_seed(params: DecodeParams, audio_key: bytes) -> int:
-    """A seed of the window's own: its samples do not depend on what else is decoded, or in which order."""
+    """A seed derived from the window alone, so that its samples do not depend on other windows or their order."""
     digest = hashlib.blake2b(audio_key, digest_size=8)
     digest.update(repr((params.seed, params.temperature, params.prompt, params.prefix)).encode())
     return int.from_bytes(digest.digest(), "big") >> 2

@@ -75,8 +75,8 @@ class Engine:
         task = WindowTask(window, caller or Caller(), Pending())
         if task.n_slots > self.capacity.n_slots:
             raise UsageError(
-                f"{task.n_slots} beams or samples were asked for, and this engine has room for "
-                f"{self.capacity.n_slots}: lower --beam-size or --best-of"
+                f"{task.n_slots} beams or samples were requested, but this engine has "
+                f"{self.capacity.n_slots} slots: lower --beam-size or --best-of"
             )
         with self._lock:
             if not self.is_working:
@@ -126,7 +126,7 @@ class Engine:
         return not wait(pending, timeout_s).not_done
 
     def close(self) -> None:
-        """Fail all windows and end the thread. May be called twice."""
+        """Fail all windows and end the thread; a second call has no effect."""
         with self._lock:
             self._is_closed = True
         self._end()
@@ -160,7 +160,7 @@ def admit(caller: Caller, admitted: weakref.WeakSet[Caller], n_waiting: int, lim
 def describe(runner: Runner, capacity: Capacity, settings: EngineSettings, windows_per_step: int) -> str:
     return (
         f"{runner.name} on {runner.device} in {runner.compute_type}: encoder budget {settings.encoder_budget:,} "
-        f"frames, at most {windows_per_step} windows a step; {capacity.n_slots} slots of "
+        f"frames, at most {windows_per_step} windows per step; {capacity.n_slots} slots of "
         f"{megabytes(capacity.slot_bytes)}; encoder cache {megabytes(capacity.cache_bytes)}"
     )
 

@@ -92,7 +92,7 @@ class EngineLoop:
 
     def step(self) -> bool:
         """One turn of the loop. False: there was nothing to do."""
-        asked_s = time.perf_counter()
+        scheduling_started_s = time.perf_counter()
         step = self.scheduler.schedule()
         if step is None:
             return False
@@ -101,7 +101,7 @@ class EngineLoop:
             started_s = time.perf_counter()
             outcomes, run_s = self.execute(step)
             if self.observer is not None:
-                scheduling_s = started_s - asked_s
+                scheduling_s = started_s - scheduling_started_s
                 self.observer(StepRecord(step, outcomes, started_s, run_s, scheduling_s, self.scheduler.n_waiting))
             for task, outcome in self.scheduler.update(step, outcomes, run_s):
                 self.resolve(task, outcome)
@@ -201,7 +201,7 @@ class EngineLoop:
         self.resolve(task, Failed(error))
 
     def resolve(self, task: WindowTask, outcome: Finished | Failed) -> None:
-        """Tell the runner and the caller about a window that the scheduler has removed."""
+        """Free the runner's slots of a window that the scheduler has removed, and resolve its future."""
         self.runner.release(task.slots)
         match outcome:
             case Finished(result):

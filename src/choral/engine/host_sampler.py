@@ -25,7 +25,7 @@ from choral.model.tokenizer import Tokenizer
 
 @dataclass(frozen=True)
 class Picked:
-    """One token a row."""
+    """One token per row."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -105,7 +105,7 @@ class HostSampler:
 
 
 def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:
-    """One token a row with its log-probability, in one read-back."""
+    """One token per row with its log-probability, in one read-back."""
     tokens = logits.argmax(dim=-1)
     sampled = [row for row, draw in enumerate(draws) if draw.temperature > 0]
     if sampled:

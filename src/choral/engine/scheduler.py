@@ -23,7 +23,7 @@ from choral.engine.steps import Align, Decode, Encode, Failed, Finished, InProgr
 
 MAX_PREFILL_STALL_S = 0.1  # longest decode stall that encode and prefill may cause; a single encode may exceed it
 MAX_STEP_STRETCH = 1.5  # how much longer than its fair share alone a decode step may take
-RESERVE_ONE_IN = 8  # one slot in so many is reserved for callers that hold none
+RESERVE_ONE_IN = 8  # one slot in this many is reserved for callers that hold none
 
 
 @dataclass

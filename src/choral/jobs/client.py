@@ -41,7 +41,7 @@ class AsyncClient:
     """Bound to one event loop. Use it in an `async with`, or close it."""
 
     def __init__(self, url: str | None = None, settings: ClientSettings | None = None) -> None:
-        """Without a URL: that in CHORAL_REDIS, else redis://localhost:6379."""
+        """Without a URL, use the one in CHORAL_REDIS, or redis://localhost:6379."""
         url = resolve_redis_url(url)
         self.address = redact_redis_url(url)  # for messages: without the password
         self._settings = settings or ClientSettings()

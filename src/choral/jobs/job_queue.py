@@ -55,7 +55,7 @@ class JobQueue:
     async def submit(self, request: JobRequest, audio: bytes, queue_limit: int) -> str:
         """Returns new, known or full."""
         blob = request.audio.place if request.audio.kind == "blob" else ""
-        answer: bytes = await self.run(
+        reply: bytes = await self.run(
             scripts.SUBMIT,
             request.id,
             request.to_json(),
@@ -66,10 +66,10 @@ class JobQueue:
             blob,
             queue_limit,
         )
-        return answer.decode()
+        return reply.decode()
 
     async def cancel(self, job_id: str) -> str | None:
-        """Returns the state after the call; running: its worker will be told. None: no such job."""
+        """Returns the state after the call; running: its worker aborts it soon. None: no such job."""
         return _text(await self.run(scripts.CANCEL, job_id))
 
     async def retry(self, job_id: str) -> str | None:
@@ -128,8 +128,8 @@ class JobQueue:
 
     async def events_after(self, event_id: str, block_s: float) -> tuple[str, set[str]]:
         """Wait for events; returns the last event's id and the ids of jobs whose state changed."""
-        found = await self.redis.xread({self.keys.single("events"): event_id}, count=1000, block=int(block_s * 1000))
-        entries = found[0][1] if found else []
+        streams = await self.redis.xread({self.keys.single("events"): event_id}, count=1000, block=int(block_s * 1000))
+        entries = streams[0][1] if streams else []
         job_ids = {fields[b"id"].decode() for _, fields in entries}
         return (entries[-1][0].decode() if entries else event_id), job_ids
 
@@ -159,5 +159,5 @@ class JobQueue:
         return [WorkerStatus.from_json(status) for status in statuses if status]
 
 
-def _text(answer: bytes | None) -> str | None:
-    return None if answer is None else answer.decode()
+def _text(reply: bytes | None) -> str | None:
+    return None if reply is None else reply.decode()

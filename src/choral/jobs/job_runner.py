@@ -1,4 +1,4 @@
-"""Runs one job to its outcome: prepare the audio, wait for a place in the engine, transcribe.
+"""Runs one job to its outcome: prepare the audio, wait for an engine slot, transcribe.
 
 Errors become the outcome of that job alone. An aborted job is left at once; threads and processes that still work on it
 stop at their next check.

@@ -70,7 +70,7 @@ def serve_metrics(metrics: WorkerMetrics, port: int | None) -> Iterator[None]:
     try:
         server, thread = start_http_server(port, registry=metrics.registry)
     except (OSError, OverflowError) as error:
-        raise UsageError(f"metrics cannot be served at port {port} ({error}): choose another --metrics-port") from error
+        raise UsageError(f"metrics cannot be served on port {port} ({error}): choose another --metrics-port") from error
     try:
         yield
     finally:

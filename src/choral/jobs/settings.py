@@ -71,7 +71,7 @@ class WorkerSettings:
         within=(0, DAY_S),
     )
     webhook_s: float = option(
-        10.0, "time limit for a webhook's receiver to answer", metavar="SECONDS", within=(0.1, 300)
+        10.0, "time limit for a webhook's receiver to respond", metavar="SECONDS", within=(0.1, 300)
     )
     webhook_retry_s: float = option(
         7.0,

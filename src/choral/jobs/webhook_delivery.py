@@ -76,7 +76,7 @@ def webhook_id(record: JobRecord) -> str:
 
 
 def webhook_body(record: JobRecord, result: bytes | None, result_link: str = "") -> bytes:
-    """The record as JSON, with the result, or its address if it is large and `result_link` is set."""
+    """The record as JSON, with the result, or a link to it if it is large and `result_link` is set."""
     fields: dict[str, object] = {
         "v": 1,
         "type": f"job.{record.state}",
@@ -143,7 +143,7 @@ class WebhookSender:
         except (RefusedError, UnreachableError) as error:
             status = error.status
             is_final = status is not None and 400 <= status < 500 and status not in _RETRYABLE_4XX
-            text = f"no answer in {self._timeout_s:g} s" if abort_handle.is_aborted else str(error)
+            text = f"no response within {self._timeout_s:g} s" if abort_handle.is_aborted else str(error)
             return WebhookResponse(status, text, is_final, getattr(error, "wait_s", 0.0))
 
     def _headers(self, message_id: str, body: bytes) -> dict[str, str]:

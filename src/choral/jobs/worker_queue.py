@@ -51,10 +51,10 @@ class WorkerQueue:
         """New entries, at most `n_max` per priority; with `block_s`, wait for the first one."""
         priority_of = {self.jobs.keys.queue(priority): priority for priority in priorities}
         block_ms = None if block_s is None else int(block_s * 1000)
-        found = await self.jobs.redis.xreadgroup(GROUP, self.worker, dict.fromkeys(priority_of, ">"), n_max, block_ms)
+        streams = await self.jobs.redis.xreadgroup(GROUP, self.worker, dict.fromkeys(priority_of, ">"), n_max, block_ms)
         return [
             StreamEntry(priority_of[queue.decode()], entry.decode(), fields[b"id"].decode())
-            for queue, entries in found or ()
+            for queue, entries in streams or ()
             for entry, fields in entries
         ]
 
@@ -66,10 +66,10 @@ class WorkerQueue:
 
     async def start(self, entry: StreamEntry, max_crashes: int) -> ActiveJob | str:
         """The job to run, or what became of it instead: stale, cancelled or dead."""
-        answer = await self.jobs.run(scripts.START, entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
-        if answer[0] != b"started":
-            return str(answer[0].decode())
-        _, request, audio, attempts, crashes, queued_s = answer
+        reply = await self.jobs.run(scripts.START, entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
+        if reply[0] != b"started":
+            return str(reply[0].decode())
+        _, request, audio, attempts, crashes, queued_s = reply
         return ActiveJob(
             JobRequest.from_json(request), audio, int(attempts), float(queued_s), int(crashes), entry_id=entry.id
         )
@@ -106,8 +106,8 @@ class WorkerQueue:
         for job in jobs:
             duration_s: str | float = "" if job.duration_s is None else job.duration_s
             progress += [job.id, job.phase, job.done_s, duration_s]
-        answer = await self.jobs.run(scripts.HEARTBEAT, self.worker, status.to_json(), GONE_AFTER_S, *progress)
-        words = [word.decode() for word in answer]
+        reply = await self.jobs.run(scripts.HEARTBEAT, self.worker, status.to_json(), GONE_AFTER_S, *progress)
+        words = [word.decode() for word in reply]
         return dict(zip(words[::2], words[1::2], strict=True))
 
     async def promote_delayed(self) -> int:
@@ -130,8 +130,8 @@ class WorkerQueue:
 
     async def lease_webhooks(self, n_max: int, lease_s: float) -> list[DueWebhook]:
         """Due webhooks; they become due again after `lease_s`."""
-        answer = await self.jobs.run(scripts.LEASE_WEBHOOKS, n_max, lease_s)
-        words = [word.decode() for word in answer]
+        reply = await self.jobs.run(scripts.LEASE_WEBHOOKS, n_max, lease_s)
+        words = [word.decode() for word in reply]
         return [DueWebhook(job_id, int(number)) for job_id, number in zip(words[::2], words[1::2], strict=True)]
 
     async def record_webhook(self, webhook: DueWebhook, delivery: Delivery) -> str:

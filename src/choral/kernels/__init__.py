@@ -1,1 +1,1 @@
-"""Triton kernels of the GPU path, one a file, each with its torch reference beside it."""
+"""Triton kernels of the GPU path, one per file, each with its torch reference beside it."""

@@ -12,7 +12,7 @@ from torch import Tensor
 # splitmix64's constants as signed numbers: torch has no unsigned 64-bit multiply, and signed products wrap alike.
 GOLDEN, FIRST, SECOND = (n - 2**64 for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB))
 STEP_STRIDE = 2**20  # more than there are tokens, so that no two steps share a counter
-MIN_UNIFORM, MAX_UNIFORM = 2.0**-32, 1 - 2.0**-24  # float32 tells these from 0 and 1
+MIN_UNIFORM, MAX_UNIFORM = 2.0**-32, 1 - 2.0**-24  # float32 distinguishes these from 0 and 1
 
 
 def gumbel(seeds: Tensor, steps: Tensor, n_vocab: int) -> Tensor:  # [rows], [rows] → [rows, vocab]

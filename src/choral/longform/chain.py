@@ -77,7 +77,7 @@ class Chain:
         ]
 
     def accept(self, attempt: Attempt, window: WindowRange, audio: WindowAudio) -> Steps[Accepted]:
-        """The segments of a window; with words and without hallucinations, if the options ask for it."""
+        """The segments of a window; with words and without hallucinations, if the options request it."""
         options = self.context.options
         split = Splitter(attempt, window, self.context.tokenizer, keep_tail=self.keep_tail).split()
         if not options.word_timestamps:

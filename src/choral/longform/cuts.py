@@ -19,8 +19,8 @@ from choral.engine.window import WindowAudio
 from choral.types import TranscribeOptions
 
 MAX_PAUSE_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # a longer silence ends a clip
-CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, where the quietest place is searched
-QUIET_FRAMES = 20  # length of a quiet place
+CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, searched for the quietest position
+QUIET_FRAMES = 20  # length of a quiet position
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOpti
 
 
 def cut_to_windows(recording: Recording, clips: list[Clip]) -> list[Clip]:
-    """Clips of at most 30 s: neighbours that fit share a window, long clips are cut at quiet places."""
+    """Clips of at most 30 s: neighbours that fit share a window, long clips are cut at quiet positions."""
     windows: list[Clip] = []
     for clip in clips:
         if windows and clip.stop - windows[-1].start <= WINDOW_MEL_FRAMES:

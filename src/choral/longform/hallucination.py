@@ -26,7 +26,7 @@ class HallucinationFilter:
 
     @property
     def end_s(self) -> float:
-        """30 s after the start, even where the recording ends before."""
+        """30 s after the start, even if the recording ends earlier."""
         return (self.window.seek + WINDOW_MEL_FRAMES) / MEL_FRAMES_PER_SECOND
 
     def apply(self, segments: tuple[Segment, ...], next_seek: int, *, is_closed: bool) -> Accepted:

@@ -65,10 +65,10 @@ class Checkpoint:
         for name, shape in expected.items():
             if name not in self.tensors:
                 raise ModelCorrupt(f"{self.path}: the tensor {name} is missing. Fetch the model again.")
-            found = self._shape(name)
-            if found != shape:
+            actual = self._shape(name)
+            if actual != shape:
                 raise ModelCorrupt(
-                    f"{self.path}: the tensor {name} has the shape {found} where a model of this size has {shape}. "
+                    f"{self.path}: the tensor {name} has the shape {actual} where a model of this size has {shape}. "
                     "Fetch the model again."
                 )
         for name in self.tensors:

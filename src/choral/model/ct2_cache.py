@@ -50,15 +50,15 @@ def _is_ready(folder: Path, checkpoint: Checkpoint) -> bool:
     if not (folder / "model.bin").is_file() or not (folder / "config.json").is_file():
         return False
     try:
-        found, config = open_checkpoint(folder), read_json_object(folder / "config.json")
-        tokenizer = Tokenizer.for_checkpoint(found.dims, found.vocabulary)
+        existing, config = open_checkpoint(folder), read_json_object(folder / "config.json")
+        tokenizer = Tokenizer.for_checkpoint(existing.dims, existing.vocabulary)
     except ModelError:
         return False
     return (
-        found.dims == checkpoint.dims
-        and found.vocabulary is not None
-        and len(found.vocabulary) == found.dims.n_vocab
-        and alignment_heads.checked(config.get("alignment_heads"), found.dims) is not None
+        existing.dims == checkpoint.dims
+        and existing.vocabulary is not None
+        and len(existing.vocabulary) == existing.dims.n_vocab
+        and alignment_heads.checked(config.get("alignment_heads"), existing.dims) is not None
         and _holds(config.get("suppress_ids_begin"), (*tokenizer.encode(" "), tokenizer.eot))
         and (not tokenizer.is_multilingual or _holds(config.get("lang_ids"), tokenizer.language_tokens))
     )

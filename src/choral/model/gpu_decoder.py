@@ -109,7 +109,7 @@ class StepRows:
 class GpuDecoder:
     def __init__(self, decoder: TextDecoder, *, fp8: bool = False) -> None:
         self.n_tokens = len(decoder.token_embedding.weight)
-        # Padded with rows of zeros: the product is three times as slow where result rows start at odd addresses.
+        # Padded with rows of zeros: the product is three times as slow if result rows are not aligned.
         n_padding = -self.n_tokens % VOCAB_ALIGNMENT
         self.embedding = nn.functional.pad(decoder.token_embedding.weight, (0, 0, 0, n_padding))
         decoder.token_embedding.weight = nn.Parameter(self.embedding[: self.n_tokens], requires_grad=False)

@@ -1,7 +1,7 @@
 """Models on the Hugging Face hub, through its HTTP API, and models in the local cache of Hugging Face's tools.
 
 Honours HF_ENDPOINT, HF_TOKEN (or the token file), HF_HUB_OFFLINE, HF_HOME and HF_HUB_CACHE. A hub that does not
-answer within seconds counts as unreachable, so that the next source is tried.
+respond within seconds counts as unreachable, so that the next source is tried.
 """
 
 from __future__ import annotations
@@ -138,15 +138,15 @@ def _listing(repo: Repo) -> tuple[str, tuple[HubFile, ...]]:
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in ("1", "ON", "YES", "TRUE"):
         raise DownloadFailed("HF_HUB_OFFLINE is set")
     url = f"{_endpoint()}/api/models/{repo.id}/revision/{quote(repo.revision, safe='')}?blobs=true"
-    answer = parse_json(_get_within(_LISTING_TIMEOUT_S, url))
+    listing = parse_json(_get_within(_LISTING_TIMEOUT_S, url))
     try:
         files = tuple(
             HubFile(item["rfilename"], item.get("size"), (item.get("lfs") or {}).get("sha256"))
-            for item in answer["siblings"]
+            for item in listing["siblings"]
         )
-        return str(answer.get("sha") or repo.revision), files
+        return str(listing.get("sha") or repo.revision), files
     except (KeyError, TypeError, AttributeError) as error:
-        raise DownloadFailed(f"{redact_url(url)} did not answer as a hub does") from error
+        raise DownloadFailed(f"{redact_url(url)} did not respond like a Hugging Face hub") from error
 
 
 def _get_within(seconds: float, url: str) -> Response:
@@ -163,12 +163,12 @@ def _get_within(seconds: float, url: str) -> Response:
 
     threading.Thread(target=request, daemon=True, name="choral-hub").start()
     try:
-        answer = outcome.get(timeout=seconds)
+        response = outcome.get(timeout=seconds)
     except queue.Empty:
-        raise DownloadFailed(f"{redact_url(url)}: no answer in {seconds:g} seconds") from None
-    if isinstance(answer, ChoralError):
-        raise answer
-    return answer
+        raise DownloadFailed(f"{redact_url(url)}: no response within {seconds:g} seconds") from None
+    if isinstance(response, ChoralError):
+        raise response
+    return response
 
 
 def _endpoint() -> str:

@@ -71,7 +71,7 @@ class Manifest:
                 raise ModelCorrupt(f"{folder} has no {FILENAME}") from error
             raise
         except (ValueError, TypeError, RecursionError) as error:
-            raise ModelCorrupt(f"{path} cannot be understood ({error})") from error
+            raise ModelCorrupt(f"{path} is not a valid manifest ({error})") from error
 
     def check_sizes(self, folder: Path) -> None:
         for file in self.files:
@@ -102,12 +102,12 @@ def _checked(file: StoredFile, path: Path, every_byte: bool) -> StoredFile:
 def _stat(path: Path) -> os.stat_result:
     with storage_errors(path):
         try:
-            found = path.stat()
+            status = path.stat()
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ModelCorrupt(f"{path} is missing") from error
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         raise ModelCorrupt(f"{path} is not a file")
-    return found
+    return status
 
 
 def _parse(raw: object) -> Manifest:
@@ -118,13 +118,13 @@ def _parse(raw: object) -> Manifest:
     for text in (manifest.name, manifest.source, manifest.entry):
         _require_text(text)
     if manifest.entry != "." and manifest.entry not in {file.name for file in files}:
-        raise ValueError(f"its entry {manifest.entry!r} is none of its files")
+        raise ValueError(f"its entry {manifest.entry!r} is not one of its files")
     return manifest
 
 
 def _parse_file(raw: object) -> StoredFile:
     if not isinstance(raw, dict):
-        raise ValueError(f"{raw!r} describes no file")
+        raise ValueError(f"{raw!r} does not describe a file")
     file = StoredFile(**raw)
     _require_text(file.name)
     _require_text(file.sha256)

@@ -214,7 +214,7 @@ def _unknown_path(name: str, or_path: bool) -> ModelNotFound | None:
     if os.path.exists(local):
         kind = "folder" if os.path.isdir(local) else "file"
         return ModelNotFound(
-            f"{name} is a {kind} on this machine, not the name of a model: it needs no pulling, give it as `--model`"
+            f"{name} is a {kind} on this machine, not the name of a model: it needs no download, pass it as `--model`"
         )
     looks_like_path = name.endswith(_WEIGHT_SUFFIXES) or any(mark in name for mark in ("/", "\\")) or name[:1] in "~."
     if or_path and name and looks_like_path:
@@ -228,7 +228,7 @@ def _unknown_name(name: str, or_path: bool) -> ModelNotFound:
     others = "a file, a folder or a Hugging Face repository" if or_path else "a Hugging Face repository"
     return ModelNotFound(
         f"there is no model called {name!r}.{hint} The names are {', '.join(catalog.NAMES)}; "
-        f"{others} (org/name) will do too"
+        f"{others} (org/name) can also be given"
     )
 
 

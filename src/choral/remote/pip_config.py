@@ -42,7 +42,7 @@ def pip_settings() -> PipSettings:
     if main is None:
         problem = (
             "pip is not installed for this Python, so its package index is not known: "
-            "set PIP_INDEX_URL to the address of one, or run `python -m ensurepip`"
+            "set PIP_INDEX_URL to the URL of one, or run `python -m ensurepip`"
         )
         return PipSettings(tuple(extra), cert, proxy, problem)
     return PipSettings((main.strip(), *extra), cert, proxy)
@@ -53,9 +53,9 @@ def _read_from_pip() -> dict[str, str] | None:
     if listing is None:
         return None
     values: dict[str, str] = {}
-    found = [_parse(line) for line in listing.splitlines() if "=" in line]
+    entries = [_parse(line) for line in listing.splitlines() if "=" in line]
     for name in _SECTIONS:
-        values.update({key: value for section, key, value in found if section == name})
+        values.update({key: value for section, key, value in entries if section == name})
     return values
 
 

@@ -132,8 +132,8 @@ def _run(command: list[str], folder: Path, remedy: str) -> None:
 
 
 def _prompts(folder: Path, longest: int | None) -> list[Path]:
-    found = [path for path in folder.rglob("*.g722") if path.parent.name != "silence" and not path.is_symlink()]
-    by_length = sorted(found, key=lambda path: (-path.stat().st_size, path))
+    prompts = [path for path in folder.rglob("*.g722") if path.parent.name != "silence" and not path.is_symlink()]
+    by_length = sorted(prompts, key=lambda path: (-path.stat().st_size, path))
     return by_length[:longest]
 
 

@@ -58,8 +58,8 @@ class _Rule:
 
 
 def resolve(host: str, port: int) -> list[SocketAddress]:
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [(family, tuple(address)) for family, _, _, _, address in found]
+    results = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    return [(family, tuple(address)) for family, _, _, _, address in results]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One HTTP request with the standard library: proxies, certificates, credentials and redirects.
 
-Only http and https. A request ends in a response, in `RefusedError` (a retry is of no use) or in `UnreachableError`
+Only http and https. A request ends in a response, in `RefusedError` (a retry cannot help) or in `UnreachableError`
 (a retry may succeed). Credentials in a URL become a header: they are not sent to another server on a redirect, and
 appear in no message. A request with a body is a POST and follows no redirect.
 """
@@ -70,7 +70,7 @@ def open_url(
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise RefusedError("not an http or https address")
+            raise RefusedError("not an http or https URL")
         request = web.Request(_percent_encoded(without_credentials(parts)), body, _request_headers(parts, headers))
         opener = _opener(proxy) if guard is None else _guarded_opener(guard, abort_handle or AbortHandle())
         return cast(HTTPResponse, opener.open(request, timeout=timeout_s))
@@ -82,7 +82,7 @@ def open_url(
     except AddressRefused as error:
         raise ForbiddenError(str(error)) from error
     except (InvalidURL, ValueError) as error:
-        raise RefusedError(f"not a valid address ({error})") from error
+        raise RefusedError(f"not a valid URL ({error})") from error
     except (HTTPException, OSError) as error:
         raise _error_of_reason(error) from error
 
@@ -145,11 +145,11 @@ def _error_of_reason(reason: object) -> RefusedError | UnreachableError:
             "set SSL_CERT_FILE to the certificates of your network"
         )
     if isinstance(reason, socket.gaierror) and reason.errno != socket.EAI_AGAIN:
-        return RefusedError("the name of the server is not known here; check the address and the network")
+        return RefusedError("the name of the server is not known here; check the URL and the network")
     if isinstance(reason, OSError) and reason.errno == errno.ECONNREFUSED:
-        return UnreachableError("nothing answers there (connection refused)")
+        return UnreachableError("connection refused")
     if isinstance(reason, TimeoutError):
-        return UnreachableError("no answer in time")
+        return UnreachableError("no response in time")
     if isinstance(reason, BaseException):
         return UnreachableError(str(reason) or type(reason).__name__)
     return RefusedError(str(reason))

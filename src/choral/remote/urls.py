@@ -1,4 +1,4 @@
-"""URLs as users give them: tell them from paths, accept only http and https, and print them without secrets."""
+"""URLs as users give them: distinguish them from paths, accept only http and https, and print them without secrets."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def url_scheme(value: object) -> str | None:
 def require_http(url: str) -> None:
     scheme = url_scheme(url)
     if scheme not in ("http", "https"):
-        raise UsageError(
-            f"{redact_url(url)}: {scheme} addresses are not supported; give a path or an http or https address"
-        )
+        raise UsageError(f"{redact_url(url)}: {scheme} URLs are not supported; give a path or an http or https URL")
 
 
 def redact_url(url: str) -> str:
@@ -30,7 +28,7 @@ def redact_url(url: str) -> str:
     try:
         return without_credentials(urlsplit(url))._replace(query="").geturl()
     except ValueError:
-        return "the given address"
+        return "the given URL"
 
 
 def without_credentials(parts: SplitResult) -> SplitResult:

@@ -19,7 +19,7 @@ from starlette.exceptions import HTTPException
 from choral.errors import AudioError, ChoralError, FetchFailed, NotAudio, QueueFull
 
 log = logging.getLogger("choral.server")
-# Where OpenAI's status differs; and a URL of the client that cannot be fetched is no failure of this server.
+# Where OpenAI's status differs; and a client's URL that cannot be fetched is not a failure of this server.
 STATUSES: dict[type[ChoralError], int] = {NotAudio: 400, FetchFailed: 424}
 FIRST_SERVER_STATUS = 500
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected before the response
@@ -30,8 +30,8 @@ DEFAULT_RETRY_S = 5
 DESCRIPTIONS = {
     400: "a field or the audio is invalid; `param` names it",
     401: "the API key is missing or invalid",
-    403: "this server does not fetch from the address in `url`",
-    404: "no such model or job, or nothing at the address in `url`",
+    403: "this server does not fetch from the host in `url`",
+    404: "no such model or job, or nothing at `url`",
     408: "the upload stalled or took too long",
     409: "the job has not ended yet",
     410: "the job was cancelled",

@@ -94,7 +94,7 @@ def _check_language(value: str, info: ValidationInfo) -> str:
 def _check_url(value: str, info: ValidationInfo) -> str:
     if url_scheme(value) not in ("http", "https"):
         url = redact_url(value)[:MAX_SHOWN_CHARACTERS]
-        text = f"`{info.field_name}` is {url!r}; it must be an http or https address"
+        text = f"`{info.field_name}` is {url!r}; it must be an http or https URL"
         raise ApiError(text, param=info.field_name, code="invalid_value")
     return value
 
@@ -182,7 +182,7 @@ def pick_audio(
         return url, "url"
     if not files:
         raise ApiError(
-            "there is no audio: send it as `file` in a multipart form, or its address as `url`",
+            "there is no audio: send it as `file` in a multipart form, or its URL as `url`",
             param="file",
             code="missing_required_parameter",
         )

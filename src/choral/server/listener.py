@@ -115,7 +115,7 @@ async def trim_memory_periodically() -> None:
     """Return free heap memory to the system: requests fragment the C heap, and a busy server would grow for hours."""
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
-        await run_in_thread(trim_malloc, "heaps")
+        await run_in_thread(trim_malloc, "malloc-trim")
 
 
 def bind(host: str, port: int) -> socket.socket:

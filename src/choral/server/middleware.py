@@ -27,7 +27,7 @@ from choral.server.tracing import Tracing, set_attribute, set_result
 log = logging.getLogger("choral.server")
 REQUEST_ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS")
-WEBSOCKET = "WEBSOCKET"  # stands for the method
+WEBSOCKET = "WEBSOCKET"  # in place of the method
 RESPONSE_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 SWITCHING_PROTOCOLS = 101
 WEBSOCKET_INTERNAL_ERROR = 1011
@@ -109,13 +109,13 @@ class RequestMiddleware:
         return key
 
     def _record(self, scope: Scope, exchange: _Exchange) -> None:
-        """ServerMetrics, access log and trace of a finished request."""
+        """Record the metrics, access log and trace of a finished request."""
         route = getattr(scope.get("route"), "path", "none")
         elapsed_s = time.monotonic() - exchange.started_s
         status = exchange.status or CLIENT_CLOSED_REQUEST
         method = _method(scope)
         self._metrics.requests.labels(method, route, status).inc()
-        if status != SWITCHING_PROTOCOLS:  # the length of a session is no latency
+        if status != SWITCHING_PROTOCOLS:  # the duration of a session is not a latency
             self._metrics.request_s.labels(route).observe(elapsed_s)
         level = logging.DEBUG if scope["path"].startswith(POLLED_PATHS) else logging.INFO
         text = f"{method} {quote(scope['path'])}: {status} in {elapsed_s:.3f} s"

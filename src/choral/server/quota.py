@@ -1,6 +1,6 @@
 """Quotas of API keys: requests per minute, concurrent requests, and minutes of audio in 24 hours.
 
-Requests are counted by this process from its start; audio is recorded with the `UsageWriter`, where there is one, and
+Requests are counted by this process from its start; audio is recorded with the `UsageWriter`, if there is one, and
 survives a restart. A refusal says when to retry. `principal_of(request)` is how routes find their caller.
 """
 

@@ -1,4 +1,4 @@
-"""What every route works with: the model, the prep pool, the settings, and one way to transcribe.
+"""The objects that every route uses: the model, the prep pool, the settings, and one way to transcribe.
 
 `Service.transcribe` prepares audio in the pool's processes and transcribes it on a thread of its own, so the event loop
 never blocks. The number of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the

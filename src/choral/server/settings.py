@@ -62,7 +62,7 @@ class JobSettings:
     redis: str = option(
         "",
         "send jobs to the workers on this Redis, redis://HOST:PORT (default: run them in this server); "
-        "env reads the address from CHORAL_REDIS, which keeps passwords off the command line",
+        "env reads the URL from CHORAL_REDIS, which keeps passwords off the command line",
         metavar="URL",
     )
     namespace: str = option("choral", "prefix of all Redis keys; separates independent queues")
@@ -92,7 +92,7 @@ class JobSettings:
         if self.redis != FROM_ENVIRONMENT:
             return self.redis
         if not os.environ.get(REDIS_VARIABLE):
-            raise UsageError(f"--redis env needs the address of a Redis in {REDIS_VARIABLE}: redis://HOST:PORT")
+            raise UsageError(f"--redis env needs the URL of a Redis server in {REDIS_VARIABLE}: redis://HOST:PORT")
         return os.environ[REDIS_VARIABLE]
 
     @contextmanager

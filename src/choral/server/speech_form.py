@@ -88,7 +88,7 @@ class SpeechForm(FormModel):
         None, description='auto, or JSON: {"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 500}'
     )
     url: Annotated[HttpUrl, Field(max_length=MAX_PROMPT_CHARACTERS)] | None = Field(
-        None, description="address of the audio, instead of `file`"
+        None, description="URL of the audio, instead of `file`"
     )
     hotwords: Text | None = option_field("hotwords")
     mode: Mode | None = option_field("mode")

@@ -35,7 +35,7 @@ class Form:
 
 @asynccontextmanager
 async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator[Form]:
-    """The form of a request. Its files are closed on exit, also if the request is cancelled."""
+    """The form of a request. Its files are closed on exit, even if the request is cancelled."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > settings.max_upload_bytes:
         raise _too_large(int(length), settings.max_upload_bytes)

@@ -33,7 +33,7 @@ def open_path(path: str, roots: Iterable[str], max_bytes: int) -> AudioSource:
     if not any(_is_below(real_path, root) for root in roots):
         raise AudioRefused(
             f"{path} may not be read: it is not below any of the folders that this service may read; "
-            "send the audio itself or its http(s) address, or have the operator add its folder to the roots"
+            "send the audio itself or its http(s) URL, or have the operator add its folder to the roots"
         )
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     file = open_file(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))

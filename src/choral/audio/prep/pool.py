@@ -1,7 +1,7 @@
 """The prep pool: audio in, recordings out, on CPU cores beside the engine.
 
-Downloads wait in threads; decoding runs in separate processes, so that a file that crashes, hangs or exhausts the
-decoder fails alone. A future can be cancelled until it is done, also while its work is running. Errors are those of
+Downloads run in threads; decoding runs in separate processes, so that a file that crashes, hangs or exhausts the
+decoder fails alone. A future can be cancelled until it is done, even while its work is running. Errors are those of
 `Recording.open`, with the same texts.
 """
 
@@ -34,7 +34,7 @@ from choral.remote.urls import redact_url, require_http, url_scheme
 from choral.types import Loudness, LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
-MAX_KILLS = 2  # a killed process is replaced once; a file that gets two processes killed is taken for the cause
+MAX_KILLS = 2  # a killed process is replaced once; a file whose process is killed twice is assumed to be the cause
 
 Phase = Literal["waiting", "fetching", "fetched", "decoding"]
 
@@ -172,7 +172,7 @@ class PrepPool:
             with self._open(task) as source:
                 fetch_s = time.perf_counter() - start_s
                 task.finish(self._decode(task, source, fetch_s))
-        except BaseException as error:  # any error must reach the future, or its caller waits for ever
+        except BaseException as error:  # any error must reach the future, or its caller waits forever
             task.fail(error)
         finally:
             with self._lock:

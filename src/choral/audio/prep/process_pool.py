@@ -98,7 +98,7 @@ class ProcessPool:
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[DecodeProcess]:
-        """Waits for an idle process and holds it; one that raised or served its files is closed afterwards."""
+        """Waits for an idle process and holds it; one that raised or has decoded `MAX_FILES_PER_PROCESS` is closed."""
         process = self._idle.get()
         try:
             if process is not None and not process.is_alive:
@@ -108,7 +108,7 @@ class ProcessPool:
                 process = DecodeProcess(self._function_name)
             yield process
         except CancelledError:
-            raise  # before the process had anything to do
+            raise  # the process has not received the request yet
         except BaseException:
             if process is not None:
                 process.close()

@@ -15,10 +15,10 @@ for i = 4, #ARGV, 4 do
     if ARGV[i + 3] ~= '' then
       redis.call('HSET', job, 'duration_s', ARGV[i + 3])
     end
-    local found = redis.call('HMGET', job, 'priority', 'entry', 'cancel')
+    local fields = redis.call('HMGET', job, 'priority', 'entry', 'cancel')
     -- JUSTID: do not increment the delivery count. pcall: the consumer group may just have been lost.
-    redis.pcall('XCLAIM', queue_key(found[1]), GROUP, worker, 0, found[2], 'JUSTID')
-    if found[3] then
+    redis.pcall('XCLAIM', queue_key(fields[1]), GROUP, worker, 0, fields[2], 'JUSTID')
+    if fields[3] then
       table.insert(aborted, id)
       table.insert(aborted, 'cancel')
     end

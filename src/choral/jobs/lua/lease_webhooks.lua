@@ -3,11 +3,11 @@
 local due = redis.call('ZRANGEBYSCORE', webhooks_key, '-inf', now, 'LIMIT', 0, ARGV[1])
 local leased = {}
 for _, id in ipairs(due) do
-  local found = redis.call('HMGET', job_key(id), 'callback', 'round')
-  if found[1] then
+  local fields = redis.call('HMGET', job_key(id), 'callback', 'round')
+  if fields[1] then
     redis.call('ZADD', webhooks_key, now + tonumber(ARGV[2]), id)
     table.insert(leased, id)
-    table.insert(leased, found[2])
+    table.insert(leased, fields[2])
   else
     redis.call('ZREM', webhooks_key, id)
   end

@@ -5,9 +5,9 @@ local id, job = ARGV[1], job_key(ARGV[1])
 if is_leased_to(id, ARGV[2]) then
   redis.call('HINCRBY', job, 'attempts', -1)
 else
-  local found = redis.call('HMGET', job, 'state', 'entry', 'priority')
-  local is_received = found[1] == 'queued' and found[2] == ARGV[3]
-    and #redis.call('XPENDING', queue_key(found[3]), GROUP, ARGV[3], ARGV[3], 1, ARGV[2]) == 1
+  local fields = redis.call('HMGET', job, 'state', 'entry', 'priority')
+  local is_received = fields[1] == 'queued' and fields[2] == ARGV[3]
+    and #redis.call('XPENDING', queue_key(fields[3]), GROUP, ARGV[3], ARGV[3], 1, ARGV[2]) == 1
   if not is_received then
     return 'rejected'
   end

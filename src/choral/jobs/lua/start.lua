@@ -1,22 +1,22 @@
 -- ARGV: id, priority, entry, worker, max_crashes
 -- A worker received this entry. Returns 'started' and the job's data, or what became of the job instead.
 local id, job, entry, worker = ARGV[1], job_key(ARGV[1]), ARGV[3], ARGV[4]
-local found = redis.call('HMGET', job, 'state', 'entry', 'worker', 'cancel')
-if not found[1] or ENDED[found[1]] or found[2] ~= entry then
+local fields = redis.call('HMGET', job, 'state', 'entry', 'worker', 'cancel')
+if not fields[1] or ENDED[fields[1]] or fields[2] ~= entry then
   redis.call('XACK', queue_key(ARGV[2]), GROUP, entry)
   redis.call('XDEL', queue_key(ARGV[2]), entry)
   return {'stale'}
 end
-if found[4] then
+if fields[4] then
   finish(id, 'cancelled')
   return {'cancelled'}
 end
-if found[1] == 'running' and found[3] ~= worker then
+if fields[1] == 'running' and fields[3] ~= worker then
   local crashes = redis.call('HINCRBY', job, 'crashes', 1)
   if crashes >= tonumber(ARGV[5]) then
     local times = crashes == 1 and 'once' or crashes .. ' times'
     redis.call('HSET', job, 'error_kind', 'WorkerCrashed', 'error',
-      'its worker crashed or stopped responding, ' .. times .. ' (last ' .. found[3] .. '): see the log of that worker')
+      'its worker crashed or stopped responding, ' .. times .. ' (last ' .. fields[3] .. '): see the log of that worker')
     finish(id, 'dead')
     return {'dead'}
   end

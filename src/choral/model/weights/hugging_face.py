@@ -56,9 +56,9 @@ def open_hugging_face(folder: Path) -> Checkpoint:
 def _check_architecture(config: dict[str, Any], path: Path) -> None:
     required = {"model_type": "whisper", "activation_function": "gelu", "scale_embedding": False}
     for key, value in required.items():
-        found = config.get(key, None if key == "model_type" else value)
-        if found != value:
-            raise ModelCorrupt(f"{path}: {key} is {printable(str(found))!r}; in Whisper models it is {value!r}.")
+        actual = config.get(key, None if key == "model_type" else value)
+        if actual != value:
+            raise ModelCorrupt(f"{path}: {key} is {printable(str(actual))!r}; in Whisper models it is {value!r}.")
 
 
 def _tensors(folder: Path, is_tied: bool) -> dict[str, LazyTensor]:

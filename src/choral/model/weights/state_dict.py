@@ -53,7 +53,7 @@ def named_tensors(state: object, path: Path) -> dict[str, LazyTensor]:
     entries = {}
     for name, tensor in state.items():
         if not isinstance(name, str) or not isinstance(tensor, LazyTensor):
-            raise corrupt(path, f"{printable(str(name))} in it is no tensor")
+            raise corrupt(path, f"{printable(str(name))} in it is not a tensor")
         if name != _OUTPUT_PROJECTION:
             entries[openai_name(name)] = tensor
     return entries

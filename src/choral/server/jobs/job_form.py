@@ -39,9 +39,9 @@ MAX_JSON_BYTES = 2**20
 
 
 class _JobFields(FormModel):
-    url: HttpUrl | None = Field(None, description="address of the audio, instead of `file`")
+    url: HttpUrl | None = Field(None, description="URL of the audio, instead of `file`")
     priority: Priority = Field("interactive", description="batch jobs yield to interactive ones")
-    callback: HttpUrl | None = Field(None, description="address that gets a POST when the job has ended")
+    callback: HttpUrl | None = Field(None, description="URL that receives a POST when the job has ended")
     language: Language | None = option_field("language")
 
 

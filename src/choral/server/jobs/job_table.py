@@ -19,7 +19,7 @@ from choral.jobs.request import JobRequest
 from choral.server.sqlite_file import SqliteFile
 from choral.types import Priority
 
-MAX_CRASHES = 3  # of the server while it ran a job, before the job is taken for the cause
+MAX_CRASHES = 3  # of the server while it ran a job, before the job is assumed to be the cause
 CRASHED = f"the server crashed {MAX_CRASHES} times while it ran this job: the audio may be the cause"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (

@@ -1,7 +1,7 @@
 """Jobs as JSON, and as server-sent events: progress, each segment as it becomes final, and the end.
 
 The id of an event is the number of segments so far. The segments of a job are the same whenever and however often it
-runs, so a client that reconnects with the last id it saw misses nothing, also after a restart of the server.
+runs, so a client that reconnects with the last id it saw misses nothing, even after a restart of the server.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Runs jobs in this process: each is one task, from the audio on disk to its outcome in the table.
 
-A failure is the outcome of its job alone. If the server lacks capacity or shuts down, the job is requeued: that is no
-fault of the job.
+A failure is the outcome of its job alone. If the server lacks capacity or shuts down, the job is requeued: that is
+not the job's fault.
 """
 
 from __future__ import annotations

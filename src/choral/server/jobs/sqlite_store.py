@@ -172,7 +172,7 @@ class SqliteJobStore:
 
 
 class WebhookLoop:
-    """Delivers the webhooks of jobs that have ended; failed deliveries stay due, also across a restart."""
+    """Delivers the webhooks of jobs that have ended; failed deliveries stay due, even across a restart."""
 
     def __init__(self, table: AsyncTable, allowed_hosts: tuple[str, ...], secret: str) -> None:
         self._table, self._sender = table, WebhookSender(SsrfGuard(allowed_hosts), secret)

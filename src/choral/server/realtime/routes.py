@@ -1,4 +1,4 @@
-"""`/v1/realtime`: checks who may connect, and answers anything wrong with an HTTP error before the handshake.
+"""`/v1/realtime`: checks who may connect, and rejects an invalid request with an HTTP error before the handshake.
 
 Browsers let any page open a WebSocket to any host, so the origin is checked here: it must be this server's own, or one
 of `--cors-origins`.
