@@ -187,7 +187,7 @@ def test_the_size_limit_of_small_responses(server: LocalServer, declares_length:
 
 @pytest.mark.parametrize("url", ["file:///etc/hostname", "ftp://127.0.0.1/x", "nonsense", "http://", "http://[::1"])
 def test_only_http_and_https_are_supported(tmp_path: Path, url: str) -> None:
-    with pytest.raises(DownloadFailed, match=r"not an? (http or https |valid )?address"):
+    with pytest.raises(DownloadFailed, match=r"not an? (http or https |valid )?URL"):
         download(url, tmp_path / "file")
     assert names_in(tmp_path) == []
 
