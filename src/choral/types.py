@@ -192,10 +192,12 @@ class SubtitleOptions:
     """Subtitle layout; any value but the defaults needs word timestamps."""
 
     highlight_words: bool = option(False, "underline each word as it is spoken (srt and vtt)")
-    max_line_width: int | None = option(None, "maximum characters per line", within=(1, 10_000))
-    max_line_count: int | None = option(None, "maximum lines per subtitle (needs --max-line-width)", within=(1, 10_000))
+    max_line_width: int | None = option(None, "maximum number of characters per line", within=(1, 10_000))
+    max_line_count: int | None = option(
+        None, "maximum number of lines per subtitle (needs --max-line-width)", within=(1, 10_000)
+    )
     max_words_per_line: int | None = option(
-        None, "maximum words per subtitle (not with --max-line-width)", within=(1, 10_000)
+        None, "maximum number of words per subtitle (not with --max-line-width)", within=(1, 10_000)
     )
 
     def __post_init__(self) -> None:

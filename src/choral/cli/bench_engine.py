@@ -78,7 +78,10 @@ def add_engine(actions: argparse._SubParsersAction[Any]) -> None:
         help="this many callers, the first with half of the windows (default: one for each window)",
     )
     engine.add_argument(
-        "--max-tokens", type=int, metavar="N", help="maximum tokens per window (default: 64; with random weights: 16)"
+        "--max-tokens",
+        type=int,
+        metavar="N",
+        help="maximum number of tokens per window (default: 64; with random weights: 16)",
     )
     engine.add_argument(
         "--random-weights",

@@ -83,9 +83,9 @@ def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
 class ApiKeyStore:
     """The keys of a file, and a single key given on the command line."""
 
-    def __init__(self, path: Path | None = None, given: str | None = None) -> None:
+    def __init__(self, path: Path | None = None, single_key: str | None = None) -> None:
         self._path = path
-        self._given = () if given is None else (ApiKey(name="given", sha256=hash_secret(given)),)
+        self._single = () if single_key is None else (ApiKey(name="given", sha256=hash_secret(single_key)),)
         self._stamp: tuple[int, int] | None = None
         self._stored: tuple[ApiKey, ...] = ()
         if path is not None:
@@ -93,7 +93,7 @@ class ApiKeyStore:
 
     @property
     def is_required(self) -> bool:
-        return bool(self._given) or self._path is not None
+        return bool(self._single) or self._path is not None
 
     @property
     def has_limits(self) -> bool:
@@ -102,7 +102,7 @@ class ApiKeyStore:
 
     def all(self) -> tuple[ApiKey, ...]:
         self._refresh()
-        return (*self._given, *self._stored)
+        return (*self._single, *self._stored)
 
     def find(self, secret: str) -> ApiKey | None:
         digest = hash_secret(secret)

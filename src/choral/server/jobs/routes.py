@@ -115,7 +115,7 @@ async def _submit(service: Service, store: JobStore, request: Request) -> Respon
         stack.enter_context(service.uploads.admit())
         with span("read the upload"):
             job = await stack.enter_async_context(read_new_job(request, service.settings, job_id))
-        with span("keep the job"):
+        with span("store the job"):
             record = await store.submit(job)
     return JSONResponse(job_fields(record), 202, {"Location": f"/v1/jobs/{record.id}"})
 
