@@ -34,7 +34,7 @@ def test_help_texts_in_the_docs_are_current() -> None:
 
 def test_links_in_the_docs_exist() -> None:
     root = CLI.parent.parent
-    for page in [root / "README.md", root / "CONTRIBUTING.md", *CLI.parent.glob("*.md")]:
+    for page in [root / "README.md", root / "CONTRIBUTING.md", root / "SECURITY.md", *CLI.parent.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
             if "://" not in target:
                 assert (page.parent / target).exists(), f"{page.name} links to {target}"
