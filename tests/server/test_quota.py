@@ -36,6 +36,17 @@ def test_requests_per_minute() -> None:
         pass
 
 
+def test_audio_that_was_accepted_is_charged_over_the_limit() -> None:
+    entries: list[UsageEntry] = []
+    quota, key = KeyQuota(entries.append), ApiKey(name="a", sha256="", audio_minutes_per_day=0.05)
+    quota.charge_used(key, 2.0)
+    with pytest.raises(ApiError, match=r"limited to 0\.05 minutes"):
+        quota.charge_used(key, 4.8)
+    assert [entry.duration_s for entry in entries] == [2.0, 4.8]
+    with pytest.raises(ApiError, match=r"has used 0\.1"), quota.request(key):
+        pass
+
+
 def test_concurrent_requests() -> None:
     quota, key = KeyQuota(), ApiKey(name="a", sha256="", parallel_requests=1)
     with quota.request(key), pytest.raises(ApiError, match="1 concurrent requests"), quota.request(key):

@@ -45,7 +45,9 @@ LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "at_once", "queue_limit",
     "drain_s",
 )  # fmt: skip
-REALTIME_FLAGS = ("realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s")
+REALTIME_FLAGS = (
+    "realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s", "realtime_send_s",
+)  # fmt: skip
 JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
 PREP_FLAGS = (
     "processes", "fetches", "memory_bytes", "fetch_timeout_s", "stall_timeout_s", "decode_timeout_s", "allowed_hosts",

@@ -20,6 +20,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.common.malloc import trim_malloc
 from choral.errors import UsageError
+from choral.server.realtime.websocket_protocol import WebSocketProtocol
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
@@ -69,12 +70,14 @@ class Listener(uvicorn.Server):
         stall_s = service.settings.upload_stall_s
         # uvicorn instantiates the class itself, so the timeout is a class attribute.
         protocol = type("Protocol", (HeaderTimeoutProtocol,), {"headers_timeout_s": stall_s})
+        send_s = service.settings.realtime_send_s
+        websocket_protocol = type("WebSocket", (WebSocketProtocol,), {"send_timeout_s": send_s})
         self._drain_s = service.settings.drain_s
         super().__init__(
             uvicorn.Config(
                 app,
                 http=protocol,
-                ws="websockets-sansio",
+                ws=websocket_protocol,
                 ws_max_size=2 * service.settings.realtime_message_bytes,  # below it, the session reports the limit
                 ws_per_message_deflate=False,  # audio hardly compresses, and it would block the event loop
                 lifespan="on",

@@ -76,6 +76,11 @@ class KeyQuota:
             self.restore(entry)
             self._record(entry)
 
+    def charge_used(self, key: ApiKey, duration_s: float) -> None:
+        """Charge audio that was already accepted, then raise if the limit is reached."""
+        self.add(key, duration_s)
+        self._require_audio(key, 0.0)
+
     def defer(self, key: ApiKey, job_id: str) -> bool:
         """Record a job whose duration is not known yet; False: this key is not charged for audio."""
         if key.audio_minutes_per_day:
@@ -154,6 +159,11 @@ class Principal:
         """Charge audio before it is transcribed; raises the `ApiError` of an exhausted quota."""
         if self.key is not None and self.quota is not None:
             self.quota.charge(self.key, duration_s)
+
+    def charge_used(self, duration_s: float) -> None:
+        """Charge audio that was already accepted; raises the `ApiError` of a quota that is exhausted now."""
+        if self.key is not None and self.quota is not None:
+            self.quota.charge_used(self.key, duration_s)
 
 
 ANONYMOUS = Principal(None, None)

@@ -48,6 +48,9 @@ class ServerSettings:
     realtime_idle_s: float = option(
         600.0, "close a live session that received nothing for this long", metavar="SECONDS", within=(0.1, DAY_S)
     )
+    realtime_send_s: float = option(
+        20.0, "close a live session whose client does not read for this long", metavar="SECONDS", within=(0.1, DAY_S)
+    )
     drain_s: float = option(30.0, "time to finish running requests after SIGTERM", metavar="SECONDS", within=(0, DAY_S))
 
     def __post_init__(self) -> None:

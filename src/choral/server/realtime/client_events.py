@@ -18,6 +18,7 @@ from choral.server.api_errors import ApiError
 from choral.server.realtime.session_config import BetaSession, SchemaModel, ServedModel, TranscriptionSession
 
 MAX_ID_CHARACTERS = 512
+MAX_VALUES = 10_000  # in the JSON of a message: parsing a million of them would hold the GIL for most of a second
 MAX_NAME_CHARACTERS = 60  # of an unknown field, in error messages
 # Code and message of pydantic's error types; of others, pydantic's message follows the value.
 ERRORS = {
@@ -74,6 +75,8 @@ EVENT_ADAPTER: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Fie
 
 
 def parse_object(text: str) -> dict[str, Any]:
+    if sum(map(text.count, "[{,")) > MAX_VALUES:
+        raise ApiError(f"the message has more than {MAX_VALUES} values: send one event", code="invalid_json")
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -28,6 +28,7 @@ from choral.server.realtime.client_events import (
     parse_event,
     parse_object,
 )
+from choral.server.realtime.outbox import CloseConnection
 from choral.server.realtime.server_events import Event, new_id
 from choral.server.realtime.session_config import ServedModel, SessionConfig, TranscriptionConfig
 from choral.server.realtime.session_registry import RealtimeMetrics
@@ -75,31 +76,16 @@ Incoming = ClientMessage | RejectedMessage | WindowDone | FinishAndClose | Clien
 
 
 @dataclass(frozen=True)
-class AudioReceived:
-    """Audio to charge to the API key."""
-
-    duration_s: float
-
-
-@dataclass(frozen=True)
-class CloseConnection:
-    code: int
-    reason: str
-
-
-Outgoing = Event | AudioReceived | CloseConnection
-
-
-@dataclass(frozen=True)
 class SessionDeps:
-    """What a session depends on; `post` and `send` may be called on any thread."""
+    """What a session depends on; `post`, `send` and `charge` may be called on any thread."""
 
     transcriber: Transcriber
     model_names: tuple[str, ...]
     max_buffered_s: float
     metrics: RealtimeMetrics
     post: Callable[[Incoming], None]
-    send: Callable[[Outgoing], None]
+    send: Callable[[Event | CloseConnection], None]
+    charge: Callable[[float], None]  # seconds of audio, to the API key
 
 
 class Session:
@@ -254,7 +240,7 @@ class Session:
     def _charge(self) -> None:
         if self._uncharged_s:
             self._deps.metrics.audio_s.inc(self._uncharged_s)
-            self._deps.send(AudioReceived(self._uncharged_s))
+            self._deps.charge(self._uncharged_s)
             self._uncharged_s = 0.0
 
     def _send_session(self, change: str) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -11,6 +14,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from choral.server.admission import AdmissionControl
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30)
+
+MIN_HANDLERS, MAX_HANDLERS = 2, 8
 
 Drain = Callable[[], None]
 
@@ -35,12 +40,40 @@ class RealtimeMetrics:
         )
 
 
+class FairSemaphore:
+    """Passes its slots on in the order of arrival, so a busy thread cannot take its slot back before others."""
+
+    def __init__(self, n_slots: int) -> None:
+        self._n_free = n_slots
+        self._waiting: deque[threading.Lock] = deque()
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._n_free:
+                self._n_free -= 1
+                return
+            turn = threading.Lock()
+            turn.acquire()
+            self._waiting.append(turn)
+        turn.acquire()  # released by the thread that passes its slot on
+
+    def __exit__(self, *exception: object) -> None:
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._n_free += 1
+
+
 class SessionRegistry:
-    """Used in the event loop only."""
+    """Used in the event loop only, except `handler_slots`."""
 
     def __init__(self, max_sessions: int, registry: CollectorRegistry) -> None:
         self.admission = AdmissionControl(max_sessions, "realtime sessions")
         self.metrics = RealtimeMetrics(registry)
+        # Few sessions handle a message at a time: many busy threads would keep the event loop from the GIL.
+        self.handler_slots = FairSemaphore(max(MIN_HANDLERS, min(MAX_HANDLERS, os.cpu_count() or 1)))
         self._drains: set[Drain] = set()
         self._session_closed = asyncio.Event()
 

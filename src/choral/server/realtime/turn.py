@@ -19,7 +19,8 @@ from choral.server.realtime.server_events import new_id
 from choral.server.realtime.session_config import TranscriptionConfig
 from choral.server.responses import TextAccumulator
 
-INITIAL_CAPACITY = SAMPLE_RATE
+INITIAL_CAPACITY = SAMPLE_RATE // 10  # many short turns may wait
+MAX_HISTORY_TOKENS = 448  # more than the prompt of any model
 
 Tokens = tuple[int, ...]
 
@@ -72,7 +73,7 @@ class Turn:
     ended_s: float = 0.0  # the monotonic time at which its last sample arrived
     n_samples: int = 0  # of all pieces
     n_transcribed: int = 0  # of them, covered by the newest hypothesis
-    history: Tokens = ()  # the text of earlier pieces
+    history: Tokens = ()  # the last text of earlier pieces
     confirmed: Tokens = ()  # the text of this piece that was sent
     unconfirmed: Tokens = ()  # the newest hypothesis after `confirmed`, not sent
     language: str | None = None  # of `unconfirmed`, and of the turn once it has text
@@ -104,7 +105,7 @@ class Turn:
 
     def cut(self, n_tokens: int, n_samples: int) -> None:
         """Start a new piece after the first tokens and samples of this one."""
-        self.history += self.confirmed[:n_tokens]
+        self.history = (self.history + self.confirmed[:n_tokens])[-MAX_HISTORY_TOKENS:]
         self.confirmed = self.confirmed[n_tokens:]
         self.audio.drop(n_samples)
 

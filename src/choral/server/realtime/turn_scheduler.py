@@ -25,6 +25,7 @@ MIN_HYPOTHESIS_S = 0.8  # of a turn before its first hypothesis: less is hardly 
 HYPOTHESIS_INTERVAL_S = 0.4  # of new audio between two hypotheses
 BUSY_S = 2.5  # a hypothesis that takes longer shows that the engine is busy
 MAX_PAUSE_S = 5.0
+MIN_QUEUED_S = 1.0  # that a turn in the queue counts for: each takes a whole window of the engine
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class TurnScheduler:
 
     @property
     def queued_s(self) -> float:
-        """The audio of ended turns that are not transcribed yet."""
-        return sum(turn.audio.duration_s for turn in self._ended)
+        """The audio of ended turns that are not transcribed yet; a short turn counts for a second."""
+        return sum(max(MIN_QUEUED_S, turn.audio.duration_s) for turn in self._ended)
 
     def start_turn(self, turn: Turn) -> None:
         self._speaking = turn

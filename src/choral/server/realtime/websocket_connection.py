@@ -1,16 +1,16 @@
 """Connects a WebSocket to its session: passes messages to the session's thread, and its events back to the client.
 
-The event loop does nothing else; the session's thread parses messages, resamples audio and detects speech. Only a few
-messages are read ahead of it, so a client cannot fill the memory.
+The event loop does nothing else; the session's thread parses messages, resamples audio and detects speech. A client is
+read only while few of its messages wait to be handled and few events wait to be sent, so it cannot fill the memory. A
+client that does not read its events is disconnected by `WebSocketProtocol`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
+import sys
 from queue import SimpleQueue
-from typing import Any
 
 from starlette.types import Message
 from starlette.websockets import WebSocket
@@ -20,40 +20,45 @@ from choral.server.api_errors import ApiError
 from choral.server.openai import model_names
 from choral.server.quota import principal_of
 from choral.server.realtime import server_events
+from choral.server.realtime.outbox import CloseConnection, Outbox, call_in_loop
 from choral.server.realtime.session import (
-    AudioReceived,
     ClientDisconnected,
     ClientMessage,
-    CloseConnection,
     FinishAndClose,
     Incoming,
-    Outgoing,
     RejectedMessage,
     Session,
     SessionDeps,
 )
 from choral.server.service import Service
 
-MAX_READ_AHEAD = 8  # messages
-MAX_UNSENT = 4096  # events waiting for a client that does not read
+MAX_READ_AHEAD = 8  # messages; together less than the size of the largest one, and one more
 NORMAL, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008  # close codes
 THREAD_EXIT_S = 5.0
+LAST_EVENTS_S = 5.0  # to send what is queued when a session ends
+CLOSE_S = 1.0  # to close a connection whose client does not read
 
 
 class WebSocketConnection:
     def __init__(self, websocket: WebSocket, service: Service, model: str, *, is_beta: bool) -> None:
         self._websocket, self._settings = websocket, service.settings
+        self._principal = principal_of(websocket)
+        self._handler_slots = service.realtime.handler_slots
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Incoming] = SimpleQueue()
-        self._outbox: asyncio.Queue[Outgoing] = asyncio.Queue()
-        self._read_ahead = asyncio.Semaphore(MAX_READ_AHEAD)
+        self._n_unhandled = self._unhandled_bytes = 0  # messages of the client in the inbox
+        self._progress = asyncio.Event()  # set when a message was handled or sent
+        self._is_too_slow = asyncio.Event()  # the client does not read its events
+        self._outbox = Outbox(on_taken=self._progress.set, on_overflow=self._is_too_slow.set)
+        self._is_refused = self._is_over = False
         deps = SessionDeps(
             transcriber=service.model.transcriber,
             model_names=model_names(service),
             max_buffered_s=service.settings.realtime_buffer_s,
             metrics=service.realtime.metrics,
             post=self._inbox.put,
-            send=lambda message: self._call_in_loop(self._outbox.put_nowait, message),
+            send=self._send,
+            charge=lambda duration_s: call_in_loop(self._loop, self._charge, duration_s),
         )
         self._session = Session(deps, model, is_beta=is_beta)
 
@@ -61,18 +66,23 @@ class WebSocketConnection:
         self._inbox.put(FinishAndClose(GOING_AWAY, "the server is shutting down"))
 
     async def run(self) -> None:
-        """Serve the session until either side closes it."""
+        """Serve the session until either side closes it or the client is too slow."""
         session = asyncio.create_task(run_in_thread(self._run_session, "realtime"))
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
+        too_slow = asyncio.create_task(self._is_too_slow.wait())
         try:
-            await asyncio.wait([session, reader, writer], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([session, reader, writer, too_slow], return_when=asyncio.FIRST_COMPLETED)
         finally:
+            self._is_over = True
             self._session.cancel()
             self._inbox.put(ClientDisconnected())
-            await cancel_tasks([reader, writer])
+            await cancel_tasks([reader, writer, too_slow])
             await asyncio.wait([session], timeout=THREAD_EXIT_S)
-            self._charge_remaining()
+        if self._is_too_slow.is_set():
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._websocket.close(POLICY_VIOLATION, "the client does not read its events")
         for task in (session, reader, writer):
             if task.done() and not task.cancelled():
                 task.result()
@@ -81,25 +91,28 @@ class WebSocketConnection:
         """The session's thread."""
         self._session.start()
         try:
-            while not isinstance(message := self._inbox.get(), ClientDisconnected):
-                self._session.handle(message)
+            while not isinstance(message := self._inbox.get(), ClientDisconnected) and not self._is_over:
+                with self._handler_slots:
+                    self._session.handle(message)
                 if isinstance(message, ClientMessage | RejectedMessage):
-                    self._call_in_loop(self._read_ahead.release)
+                    call_in_loop(self._loop, self._count_handled, message)
         finally:
             self._session.end()
 
     async def _read(self) -> None:
         while True:
-            await self._read_ahead.acquire()
             message = await self._next_message()
             if message["type"] == "websocket.disconnect":
                 return
-            self._inbox.put(self._check_message(message.get("text")))
+            incoming = self._check_message(message.get("text"))
+            self._n_unhandled += 1
+            self._unhandled_bytes += _size(incoming)
+            self._inbox.put(incoming)
 
     async def _next_message(self) -> Message:
         """The next message; after the idle timeout, the session is asked to finish."""
         idle_s = self._settings.realtime_idle_s
-        receiving = asyncio.create_task(self._websocket.receive())
+        receiving = asyncio.create_task(self._receive())
         try:
             await asyncio.wait([receiving], timeout=idle_s)
             if not receiving.done():
@@ -108,7 +121,22 @@ class WebSocketConnection:
         finally:
             receiving.cancel()
 
-    def _check_message(self, text: str | None) -> Incoming:
+    async def _receive(self) -> Message:
+        while not self._can_read():
+            self._progress.clear()
+            await self._progress.wait()
+        return await self._websocket.receive()
+
+    def _can_read(self) -> bool:
+        has_room = self._n_unhandled < MAX_READ_AHEAD and self._unhandled_bytes < self._settings.realtime_message_bytes
+        return has_room and self._outbox.is_low and not self._is_refused
+
+    def _count_handled(self, message: ClientMessage | RejectedMessage) -> None:
+        self._n_unhandled -= 1
+        self._unhandled_bytes -= _size(message)
+        self._progress.set()
+
+    def _check_message(self, text: str | None) -> ClientMessage | RejectedMessage:
         max_bytes = self._settings.realtime_message_bytes
         if text is None:
             return RejectedMessage(
@@ -119,37 +147,31 @@ class WebSocketConnection:
             return RejectedMessage(reason, "message_too_large")
         return ClientMessage(text)
 
+    def _send(self, message: server_events.Event | CloseConnection) -> None:
+        """Queue a message, on any thread; the client has limited time to read up to the last one."""
+        self._outbox.put(message)
+        if isinstance(message, CloseConnection):
+            call_in_loop(self._loop, self._loop.call_later, LAST_EVENTS_S, self._is_too_slow.set)
+
     async def _write(self) -> None:
         while True:
-            message = await self._outbox.get()
-            if self._outbox.qsize() > MAX_UNSENT:
-                await self._websocket.close(POLICY_VIOLATION, "the client does not read its events")
-                return
-            match message:
+            match await self._outbox.get():
                 case CloseConnection(code, reason):
                     await self._websocket.close(code, reason)
                     return
-                case AudioReceived(duration_s):
-                    try:
-                        principal_of(self._websocket).charge(duration_s)
-                    except ApiError as error:
-                        await self._send(server_events.error(error))
-                        await self._websocket.close(POLICY_VIOLATION, "over a limit of the key")
-                        return
-                case _:
-                    await self._send(message)
+                case text:
+                    await self._websocket.send_text(text)
 
-    async def _send(self, event: server_events.Event) -> None:
-        # ASCII, because an event may quote a lone surrogate that the client sent.
-        await self._websocket.send_text(json.dumps(event))
+    def _charge(self, duration_s: float) -> None:
+        """Charge audio that was accepted; it may exceed the limit of the key by the last seconds."""
+        try:
+            self._principal.charge_used(duration_s)
+        except ApiError as error:
+            self._is_refused = True
+            self._send(server_events.error(error))
+            self._send(CloseConnection(POLICY_VIOLATION, "over a limit of the key"))
 
-    def _charge_remaining(self) -> None:
-        """Charge the last seconds, which were accepted, even if they exceed the limit of the key."""
-        while not self._outbox.empty():
-            if isinstance(message := self._outbox.get_nowait(), AudioReceived):
-                with contextlib.suppress(ApiError):
-                    principal_of(self._websocket).charge(message.duration_s)
 
-    def _call_in_loop(self, call: Any, *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(call, *arguments)
+def _size(message: ClientMessage | RejectedMessage) -> int:
+    """In memory: characters of a string that is not ASCII take up to four bytes each."""
+    return sys.getsizeof(message.text) if isinstance(message, ClientMessage) else 0
