@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -68,3 +70,43 @@ def test_options_accept_numpy_and_lists() -> None:
     )
     assert (options.beam_size, options.vad_threshold, options.temperatures) == (2, 0.25, (0.0, 0.5))
     assert (options.clip_timestamps, options.suppress_tokens) == ((0.0, 1.0), (-1, 5))
+
+
+def test_every_text_and_list_is_bounded() -> None:
+    for field in dataclasses.fields(TranscribeOptions):
+        is_list = "tuple" in str(field.type)
+        if is_list or str(field.type).startswith("str"):
+            max_length = field.metadata["max_length"]
+            too_long = [0] * (max_length + 1) if is_list else "a" * (max_length + 1)
+            unit = "values" if is_list else "characters"
+            with pytest.raises(UsageError, match=f"{field.name} has {max_length + 1:,} {unit}; it must have at most"):
+                TranscribeOptions.of(**{field.name: too_long})
+            TranscribeOptions.of(**{field.name: too_long[:-1]})
+
+
+EXTREME_VALUES: list[tuple[str, object]] = [
+    ("seed", 10**400),
+    ("seed", 10**5000),
+    ("seed", 2**63),
+    ("temperature", 10**400),
+    ("clip_timestamps", (0, 10**400)),
+    ("clip_timestamps", (0.0, 1e308)),
+    ("clip_timestamps", (-1.0, 5.0)),
+    ("suppress_tokens", (10**5000,)),
+    ("patience", 10**5000),
+    ("logprob_threshold", -(10**5000)),
+    ("beam_size", [10**5000] * 50),
+    ("beam_size", "9" * 10**6),
+    ("initial_prompt", "a\ud800b"),
+    ("hotwords", "\udfff"),
+    ("language", "\ud800"),
+    ("append_punctuations", "\udcff."),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), EXTREME_VALUES, ids=range(len(EXTREME_VALUES)))
+def test_extreme_values_are_usage_errors(name: str, value: object) -> None:
+    with pytest.raises(UsageError, match=f"{name} is .*; it must be ") as caught:
+        TranscribeOptions.of(**{name: value})
+    assert len(str(caught.value)) < 700
+    str(caught.value).encode()

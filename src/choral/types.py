@@ -22,16 +22,39 @@ Loudness = Literal["off", "ebu", "rms"]
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
 
-def option(default: Any, text: str, *, metavar: str | None = None, within: tuple[float, float] | None = None) -> Any:
-    """A dataclass field with its help text and, for numbers, the accepted range; `check_fields` enforces the range."""
-    return dataclasses.field(default=default, metadata={"help": text, "metavar": metavar, "within": within})
+# Bounds on the length of every text and list, because time, memory and stored jobs grow with them.
+MAX_NAME_CHARACTERS = 64
+MAX_MARKS = 256
+MAX_TEXT_CHARACTERS = 16_384  # of a prompt; the model uses the last 224 tokens, about 900 letters of English
+MAX_TEMPERATURES = 16
+MAX_SUPPRESSED_TOKENS = 4_096  # more than all tokens with digits, which some suppress
+MAX_CLIP_TIMES = 10_000
+MAX_CLIP_S = 365 * 86_400.0
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    metavar: str | None = None,
+    within: tuple[float, float] | None = None,
+    max_length: int | None = None,
+) -> Any:
+    """A dataclass field with its help text, the accepted range of its numbers, and the most characters or values.
+
+    `check_fields` enforces both. A text with `max_length` must also be valid Unicode.
+    """
+    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TranscribeOptions:
     """How one request is transcribed. Invalid values raise `UsageError` on construction."""
 
-    language: str | None = option(None, "spoken language, as a code or a name; detected when not given")
+    language: str | None = option(
+        None, "spoken language, as a code or a name; detected when not given", max_length=MAX_NAME_CHARACTERS
+    )
     task: Task = option("transcribe", "transcribe in the spoken language, or translate to English")
     mode: Mode = option(
         "sequential",
@@ -55,14 +78,22 @@ class TranscribeOptions:
     )
 
     word_timestamps: bool = option(False, "add the start and end of every word")
-    prepend_punctuations: str = option("\"'“¿([{-", "punctuation that belongs to the next word")
-    append_punctuations: str = option("\"'.。,，!！?？:：”)]}、", "punctuation that belongs to the previous word")
+    prepend_punctuations: str = option("\"'“¿([{-", "punctuation that belongs to the next word", max_length=MAX_MARKS)
+    append_punctuations: str = option(
+        "\"'.。,，!！?？:：”)]}、", "punctuation that belongs to the previous word", max_length=MAX_MARKS
+    )
 
-    initial_prompt: str | None = option(None, "text to prompt the first window with, as if it preceded the audio")
+    initial_prompt: str | None = option(
+        None, "text to prompt the first window with, as if it preceded the audio", max_length=MAX_TEXT_CHARACTERS
+    )
     carry_initial_prompt: bool = option(False, "prompt every window with the initial prompt, not only the first")
-    hotwords: str | None = option(None, "words to expect; added to the prompt of every window")
+    hotwords: str | None = option(
+        None, "words to expect; added to the prompt of every window", max_length=MAX_TEXT_CHARACTERS
+    )
     prefix: str | None = option(
-        None, "text that the first window continues, not repeated in the result; best with --no-timestamps"
+        None,
+        "text that the first window continues, not repeated in the result; best with --no-timestamps",
+        max_length=MAX_TEXT_CHARACTERS,
     )
     condition_on_previous_text: bool = option(True, "prompt each window with the previous text (sequential mode)")
     prompt_reset_temperature: float = option(
@@ -73,6 +104,7 @@ class TranscribeOptions:
         TEMPERATURES,
         "temperatures to try in turn, separated by commas; 0 is greedy or beam search",
         within=(0, 10),
+        max_length=MAX_TEMPERATURES,
     )
     beam_size: int = option(1, "beams at temperature 0; 1 is greedy", within=(1, 64))
     best_of: int = option(5, "samples at temperatures above 0; the most probable is kept", within=(1, 64))
@@ -81,11 +113,14 @@ class TranscribeOptions:
         None, "length penalty for ranking candidates; simple length average when not given", within=(0, 1)
     )
     token_logprobs: bool = option(False, "add the log-probability of every token to verbose_json")
-    seed: int = option(0, "sampling seed; the same seed gives the same text")
+    seed: int = option(0, "sampling seed; the same seed gives the same text", within=(-(2**63), 2**63 - 1))
     max_tokens: int | None = option(None, "maximum number of tokens per window (default: 224)", within=(1, 448))
 
     suppress_tokens: tuple[int, ...] = option(
-        (-1,), "token ids that are never produced, separated by commas; -1 stands for most special characters"
+        (-1,),
+        "token ids that are never produced, separated by commas; -1 stands for most special characters",
+        within=(-1, 10**6),
+        max_length=MAX_SUPPRESSED_TOKENS,
     )
     suppress_blank: bool = option(True, "never start a window with a blank token")
     timestamps: bool = option(True, "let the model predict segment timestamps")
@@ -101,7 +136,11 @@ class TranscribeOptions:
         0.6, "no-speech probability above which a window below the log-probability threshold counts as silence"
     )
     clip_timestamps: tuple[float, ...] = option(
-        (), "start,end,start,end,… of the parts to transcribe; the last end may be omitted", metavar="SECONDS"
+        (),
+        "start,end,start,end,… of the parts to transcribe; the last end may be omitted",
+        metavar="SECONDS",
+        within=(0, MAX_CLIP_S),
+        max_length=MAX_CLIP_TIMES,
     )
     hallucination_silence_threshold: float | None = option(
         None,
@@ -213,7 +252,5 @@ class SubtitleOptions:
 
 
 def _check_clips(clips: tuple[float, ...]) -> None:
-    if any(clip < 0 for clip in clips):
-        raise UsageError("clip_timestamps must be seconds, 0 or more, for example 0,30,60,90")
     if list(clips) != sorted(clips):
         raise UsageError("clip_timestamps must be in ascending order: start,end,start,end,…")

@@ -1,4 +1,4 @@
-"""Validate option and setting values against the type hints and ranges of their dataclass fields.
+"""Validate option and setting values against the type hints, ranges and lengths of their dataclass fields.
 
 Every failure is a `UsageError` that names the field, the value and what is accepted. numpy scalars and arrays convert
 to Python numbers and lists, lists to tuples, and integers to floats; every other value must match its type hint, and
@@ -8,20 +8,26 @@ numbers must be finite.
 from __future__ import annotations
 
 import dataclasses
-import math
+import sys
 import types
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from choral.errors import UsageError
 
+# Of a wrong value, in messages:
+MAX_SHOWN_CHARACTERS, MAX_SHOWN_VALUES, MAX_SHOWN_BITS = 100, 10, 256
+
 
 def check_fields(instance: Any) -> None:
     """Raise `UsageError` for the first field of a frozen dataclass with a wrong value; convert the others in place."""
-    for name, default, hint, bounds in _fields(instance.__class__):
+    for name, default, hint, bounds, max_length in _fields(instance.__class__):
         value = getattr(instance, name)
         if value is not default:
-            value = _convert(name, _to_python(value), hint)
+            value = _to_python(value)
+            if max_length is not None:
+                _check_length(name, value, max_length)
+            value = _convert(name, value, hint)
             object.__setattr__(instance, name, value)
             if bounds is not None and value is not None:
                 for number in value if isinstance(value, tuple) else (value,):
@@ -32,15 +38,31 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise `UsageError` unless `low <= value <= high`."""
     if not low <= value <= high:
         kind = "a whole number" if isinstance(value, int) and isinstance(low, int) else "a number"
-        raise UsageError(f"{name} is {value!r}; it must be {kind} from {low} to {high}")
+        raise UsageError(f"{name} is {_shown(value)}; it must be {kind} from {low} to {high}")
+
+
+def _check_length(name: str, value: Any, max_length: int) -> None:
+    if isinstance(value, str):
+        if len(value) > max_length:
+            raise UsageError(f"{name} has {len(value):,} characters; it must have at most {max_length:,}")
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise UsageError(f"{name} is {_shown(value)}; it must be valid Unicode: it has half of a surrogate pair")
+    elif isinstance(value, list | tuple) and len(value) > max_length:
+        raise UsageError(f"{name} has {len(value):,} values; it must have at most {max_length:,}")
 
 
 @cache
-def _fields(kind: type) -> tuple[tuple[str, Any, Any, tuple[float, float] | None], ...]:
-    """Name, default, type hint and range of each field; cached, because resolving hints costs more than the checks."""
+def _fields(kind: type) -> tuple[tuple[str, Any, Any, tuple[float, float] | None, int | None], ...]:
+    """Name, default, hint, range and length of each field; cached, because resolving hints costs more than a check."""
     hints = get_type_hints(kind)
     return tuple(
-        (field.name, field.default, hints[field.name], field.metadata.get("within"))
+        (
+            field.name,
+            field.default,
+            hints[field.name],
+            field.metadata.get("within"),
+            field.metadata.get("max_length"),
+        )
         for field in dataclasses.fields(kind)
     )
 
@@ -73,11 +95,28 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             return float(value)
         if isinstance(kind, type) and type(value) is kind and kind is not float:
             return value
-    raise UsageError(f"{name} is {value!r}; it must be {' or '.join(_describe(kind) for kind in kinds)}")
+    raise UsageError(f"{name} is {_shown(value)}; it must be {' or '.join(_describe(kind) for kind in kinds)}")
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether it converts to a finite float; an int may be too large for one."""
+    return (
+        isinstance(value, int | float)
+        and not isinstance(value, bool)
+        and -sys.float_info.max <= value <= sys.float_info.max
+    )
+
+
+def _shown(value: Any) -> str:
+    """The value for a message, shortened. Python refuses to print integers of more than 4,300 digits."""
+    if isinstance(value, int) and value.bit_length() > MAX_SHOWN_BITS:
+        return f"a number of {value.bit_length():,} bits"
+    if isinstance(value, list | tuple):
+        shown = [*map(_shown, value[:MAX_SHOWN_VALUES]), *["…"] * (len(value) > MAX_SHOWN_VALUES)]
+        return f"[{', '.join(shown)}]"
+    if isinstance(value, str | bytes) and len(value) > MAX_SHOWN_CHARACTERS:
+        return f"{value[:MAX_SHOWN_CHARACTERS]!r}…"
+    return repr(value)
 
 
 def _describe(kind: Any) -> str:

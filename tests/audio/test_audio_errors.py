@@ -219,6 +219,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
             time.sleep(3)
         elif path == "/trickle":
             self._trickle()
+        elif path.startswith("/digits/"):
+            self.send_response(200)
+            self.send_header("Content-Length", "9" * int(path.rpartition("/")[2]))
+            self.end_headers()
         else:
             self._send_body(path)
 
@@ -268,6 +272,9 @@ BAD_ADDRESSES = [
     ("/escape", FetchFailed, "answered 302"),
     ("/short", FetchFailed, "ended after 64,044 of 64,144 bytes"),
     ("/empty", AudioEmpty, "is empty"),
+    ("/digits/18", AudioTooLarge, "send a shorter or compressed file"),
+    ("/digits/400", FetchFailed, "declares a size of 400 digits"),  # more than a float can hold
+    ("/digits/5000", FetchFailed, "declares a size of 5,000 digits"),  # more than Python converts
 ]
 
 
@@ -304,6 +311,14 @@ def test_fetch_total_timeout(server: str) -> None:
     with pytest.raises(FetchFailed, match="download it first"):
         source.fetch(server + "/trickle", total_timeout_s=0.3)
     assert time.monotonic() - start_s < 2
+
+
+def test_fetch_refuses_a_trickle(server: str) -> None:
+    start_s = time.monotonic()
+    with pytest.raises(FetchFailed, match=r"sends less than 32 KiB in 0.5 s") as caught:
+        source.fetch(server + "/trickle", stall_timeout_s=0.5)
+    assert caught.value.is_retryable
+    assert time.monotonic() - start_s < 3
 
 
 @pytest.mark.parametrize("path", ["/good.wav", "/unknown-length"])

@@ -158,7 +158,7 @@ def resident_bytes() -> int:
 def test_downloads_do_not_occupy_processes(
     make_pool: Callable[..., PrepPool], tones: Int16Samples, server: LocalServer
 ) -> None:
-    pool = make_pool(processes=1, fetches=6)
+    pool = make_pool(processes=1, fetches=6, fetches_per_host=6)
     urls = [server.add(f"/{i}.wav", wav(tones), delay_s=0.7) for i in range(6)]  # in two pieces: 1.4 s each
     start_s = time.monotonic()
     slow = [pool.submit(url) for url in urls]
@@ -210,7 +210,7 @@ def test_close_cancels_all_tasks(
 ) -> None:
     (tmp_path / "hang.wav").write_bytes(wav(tones))
     before = children()
-    pool = make_pool(fetches=2)
+    pool = make_pool(fetches=2, fetches_per_host=2)
     kept = pool.submit(wav(tones)).result(20).recording
     inputs: list[PrepInput] = [tmp_path / "hang.wav"] * 4
     futures = [pool.submit(audio) for audio in [*inputs, *[server.add("/a.wav", wav(tones), delay_s=30)] * 4]]

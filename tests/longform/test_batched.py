@@ -71,6 +71,28 @@ def test_clip_timestamps(model: choral.Model, talk: np.ndarray) -> None:
     assert all(segment.end <= 11.01 for segment in transcript.segments)
 
 
+def test_windows_do_not_cover_what_lies_between_clips(model: choral.Model, jfk: Path) -> None:
+    """The clips fit one window together; the stretch between them says "ask not what your country can do for you"."""
+    for vad in (None, False):
+        transcript = model.transcribe(jfk, mode="batched", clip_timestamps=(0.0, 3.0, 8.2, 11.0), vad=vad)
+        words = words_of(transcript.text)
+        assert words[:5] == ["and", "so", "my", "fellow", "americans"]
+        assert words[-3:] == ["for", "your", "country"]
+        assert "not" not in words
+        assert not [segment for segment in transcript.segments if segment.start < 8 and segment.end > 3.5]
+
+
+def test_touching_clips_are_separate_windows(model: choral.Model, talk: np.ndarray) -> None:
+    transcript = model.transcribe(talk, mode="batched", clip_timestamps=(0.0, 5.0, 5.0, 11.0), vad=False)
+    assert {segment.seek for segment in transcript.segments} == {0, 500}
+
+
+def test_too_many_clips_for_the_audio(model: choral.Model, talk: np.ndarray) -> None:
+    clips = tuple(i / 100 for i in range(1000))  # 500 clips of 10 ms
+    with pytest.raises(choral.errors.UsageError, match=r"500 clips in 10 s of audio; it must have at most 26"):
+        model.transcribe(talk[: 10 * RATE], clip_timestamps=clips)
+
+
 def test_clips_outside_the_audio_give_one_warning(model: choral.Model, talk: np.ndarray) -> None:
     transcript = model.transcribe(talk[: 5 * RATE], mode="batched", clip_timestamps=(50.0,))
     assert transcript.segments == ()

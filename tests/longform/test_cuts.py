@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from choral.audio.mel import log_mel, mel_peak
 from choral.audio.recording import Recording
-from choral.longform.cuts import Clip, Cutter, clips_from, cut_to_windows, n_mel_frames
+from choral.longform.cuts import Clip, Cutter, clips_from, cut_to_windows, intersect, n_mel_frames
 
 RATE, N_MELS = 16_000, 80
 
@@ -63,7 +64,7 @@ def test_long_speech_is_cut_at_quiet_places() -> None:
     assert [window.stop / 100 for window in windows[:3]] == pytest.approx(quiet, abs=0.1)
 
 
-def test_neighbouring_clips_share_a_window() -> None:
+def test_neighbouring_parts_share_a_window() -> None:
     with Recording.open(np.ones(100 * RATE, dtype=np.float32)) as recording:
         windows = cut_to_windows(recording, [Clip(0, 900), Clip(1200, 2000), Clip(2500, 2990), Clip(3100, 4000)])
     assert windows == [Clip(0, 2990), Clip(3100, 4000)]
@@ -81,3 +82,21 @@ def test_neighbouring_clips_share_a_window() -> None:
 )
 def test_clips_from(seconds: tuple[float, ...], clips: list[Clip]) -> None:
     assert clips_from(seconds, 1000) == clips
+
+
+def test_intersect() -> None:
+    spans = [Clip(0, 100), Clip(150, 300), Clip(400, 410), Clip(420, 500)]
+    clips = [Clip(50, 160), Clip(160, 170), Clip(310, 390), Clip(405, 900)]
+    assert list(intersect(clips, spans)) == [
+        [Clip(50, 100), Clip(150, 160)],
+        [Clip(160, 170)],
+        [],
+        [Clip(405, 410), Clip(420, 500)],
+    ]
+
+
+def test_intersect_takes_linear_time() -> None:
+    clips = [Clip(20 * i, 20 * i + 10) for i in range(100_000)]
+    start_s = time.process_time()
+    assert [parts for (parts,) in intersect(clips, clips)] == clips
+    assert time.process_time() - start_s < 5  # pairwise: minutes

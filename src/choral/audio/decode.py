@@ -47,6 +47,7 @@ class Decoder:
         self._failures = 0
         self._failures_in_a_row = 0
         self._n_samples = 0
+        self.n_values = 0  # decoded from the file: samples of all channels, before resampling
         self._last: tuple[AudioFrame, int] | None = None  # with its timestamp in the file, which includes gaps
 
     @property
@@ -77,6 +78,7 @@ class Decoder:
         for frame in self._frames():
             if frame.samples:
                 self._inspect(frame)
+                self.n_values += frame.samples * frame.layout.nb_channels
                 yield from self._resampler.push(frame)
         yield from self._resampler.flush()
 

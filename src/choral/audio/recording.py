@@ -29,6 +29,9 @@ OnProgress = Callable[[float, float | None], None]  # seconds decoded, total sec
 
 MAX_MEMORY_S = 1_200.0
 MAX_DURATION_S = 100 * 3_600.0
+# Decoding time grows with rate × channels × seconds, and a file of some kilobytes can declare any of them.
+MAX_ORDINARY_RATE = 384_000  # values per second: 48 kHz in 8 channels, or 192 kHz in stereo; of any length
+MAX_EXTRA_VALUES = 300_000_000  # beyond that rate, in the whole file: about 10 s of one core
 SILENCE_PEAK = 1e-4  # -80 dB of full scale
 MAX_FLOAT_PEAK = 16.0  # floats beyond this were not scaled to ±1
 
@@ -159,6 +162,11 @@ def decode_into(
             decoded_s = writer.n_samples / SAMPLE_RATE
             if decoded_s > max_duration_s:
                 raise AudioTooLarge(f"{source.name} is longer than {max_duration_s:.0f} s: cut it into parts")
+            if decoder.n_values > MAX_EXTRA_VALUES + MAX_ORDINARY_RATE * decoded_s:
+                raise AudioTooLarge(
+                    f"{source.name} is too long for its {decoder.n_values / decoded_s:,.0f} values per second "
+                    f"(sample rate × channels; up to {MAX_ORDINARY_RATE:,} it may be longer): convert it to 48 kHz"
+                )
             raise_if_cancelled(cancel_event)
             if on_progress is not None:
                 on_progress(decoded_s, decoder.total_s)

@@ -19,9 +19,10 @@ from av.audio.resampler import AudioResampler
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.media import channels_of
-from choral.errors import NotAudio
+from choral.errors import AudioTooLarge, NotAudio
 
 MIN_RATE, MAX_RATE = 1_000, 12_000_000  # rates outside are damage; the fastest one-bit recordings are below
+MAX_VALUES_PER_SECOND = 1_536_000  # rate × channels: 192 kHz in 8 channels, or 768 kHz in stereo
 BATCH_SAMPLES = 32_768
 
 Pieces = Iterator[npt.NDArray[np.int16]]
@@ -53,6 +54,12 @@ class Resampler:
     def _start(self, shape: tuple[str, str, int], frame: AudioFrame) -> None:
         if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
             raise NotAudio(f"a sample rate of {frame.sample_rate} Hz is not possible: the file is damaged")
+        n_channels = frame.layout.nb_channels
+        if frame.sample_rate * n_channels > MAX_VALUES_PER_SECOND:
+            raise AudioTooLarge(
+                f"{frame.sample_rate:,} Hz in {n_channels} channels is over the limit of {MAX_VALUES_PER_SECOND:,} "
+                "values per second: convert it to 48 kHz"
+            )
         self._shape = shape
         self._fifo = AudioFifo()
         self._resampler = _new_resampler()

@@ -42,6 +42,7 @@ MAX_FETCH_BYTES = 8 * 2**30
 STALL_TIMEOUT_S = 30.0  # without a byte
 TOTAL_TIMEOUT_S = 3600.0
 CHUNK_BYTES = 2**20
+MIN_PACE_BYTES = 32 * 2**10  # of a download, within each stall timeout
 
 
 @dataclass(frozen=True)
@@ -179,7 +180,8 @@ def fetch(
             abort_handle.abort_after(total_timeout_s) if abort_handle is not None else contextlib.nullcontext(),
             open_url(url, headers={}, timeout_s=stall_timeout_s, guard=guard, abort_handle=abort_handle) as response,
         ):
-            return spool(_body(response, name, max_bytes, is_over), name, max_bytes, memory_bytes)
+            pace = _Pace(stall_timeout_s)
+            return spool(_body(response, name, max_bytes, pace, is_over), name, max_bytes, memory_bytes)
     except ForbiddenError as error:
         raise AudioRefused(f"{name} is not fetched: {error}") from error
     except RefusedError as error:
@@ -190,12 +192,31 @@ def fetch(
         raise FetchFailed(f"could not fetch {name}: {error}; check the URL and try again") from error
 
 
-def _body(response: HTTPResponse, name: str, max_bytes: int, is_over: Callable[[], bool]) -> Iterator[bytes]:
+class _Pace:
+    """Ends a download that trickles: its pauses are short, but it would take up a connection for hours."""
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._bytes, self._start_s = 0, time.monotonic()
+
+    def count(self, n_bytes: int) -> None:
+        self._bytes += n_bytes
+        now_s = time.monotonic()
+        if self._bytes >= MIN_PACE_BYTES:
+            self._bytes, self._start_s = 0, now_s
+        elif now_s - self._start_s > self._timeout_s:
+            raise UnreachableError(f"it sends less than {MIN_PACE_BYTES // 1024} KiB in {self._timeout_s:g} s")
+
+
+def _body(
+    response: HTTPResponse, name: str, max_bytes: int, pace: _Pace, is_over: Callable[[], bool]
+) -> Iterator[bytes]:
     expected_bytes = length_of(response)
     require_size(name, expected_bytes or 0, max_bytes)
     received_bytes = 0
     while chunk := read(response):  # returns what has arrived, so that a trickling server meets the deadline too
         received_bytes += len(chunk)
+        pace.count(len(chunk))
         yield chunk
         if is_over():
             break

@@ -50,7 +50,8 @@ REALTIME_FLAGS = (
 )  # fmt: skip
 JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
 PREP_FLAGS = (
-    "processes", "fetches", "memory_bytes", "fetch_timeout_s", "stall_timeout_s", "decode_timeout_s", "allowed_hosts",
+    "processes", "fetches", "fetches_per_host", "memory_bytes", "fetch_timeout_s", "stall_timeout_s",
+    "decode_timeout_s", "interactive_timeout_s", "allowed_hosts",
 )  # fmt: skip
 
 

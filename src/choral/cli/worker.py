@@ -49,8 +49,8 @@ FLAGS = {
     "webhooks": ("webhook_s", "webhook_retry_s", "result_link"),
 }
 PREP_FLAGS = (
-    "processes", "fetches", "memory_bytes", "max_bytes", "max_audio_s", "fetch_timeout_s", "stall_timeout_s",
-    "decode_timeout_s", "roots", "allowed_hosts",
+    "processes", "fetches", "fetches_per_host", "memory_bytes", "max_bytes", "max_audio_s", "fetch_timeout_s",
+    "stall_timeout_s", "decode_timeout_s", "roots", "allowed_hosts",
 )  # fmt: skip
 
 

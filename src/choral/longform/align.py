@@ -10,7 +10,7 @@ from choral.longform.cuts import Cutter, n_mel_frames
 from choral.longform.transcriber import Transcriber, detect_in
 from choral.longform.words import as_words, find_timings, merge_punctuation
 from choral.model.languages import to_code
-from choral.types import TranscribeOptions, Word
+from choral.types import MAX_TEXT_CHARACTERS, TranscribeOptions, Word
 
 N_SPECIAL_TOKENS = 8  # reserved for start of transcript, language, task, …
 
@@ -32,6 +32,8 @@ def align(
         raise UsageError(f"the text to align is {text!r}; it must be a string")
     if not text.strip():
         return ()
+    if len(text) > MAX_TEXT_CHARACTERS:
+        raise UsageError(f"the text has {len(text):,} characters, more than fit {WINDOW_S} s of audio: cut both")
     tokens = tuple(tokenizer.encode(" " + text.strip()))
     if len(tokens) > dims.n_text_ctx - N_SPECIAL_TOKENS:
         raise UsageError(f"the text has {len(tokens)} tokens, more than fit {WINDOW_S} s of audio: cut both")

@@ -6,12 +6,13 @@ yields windows and is sent their results: it holds no thread and knows no engine
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
 from choral.engine.window import DecodeParams, WindowAudio
 from choral.longform.chain_types import Accepted, Attempt, ChainContext, Steps, WindowRange
+from choral.longform.compute_budget import ComputeBudget
 from choral.longform.cuts import Clip
 from choral.longform.fallback import decode_with_fallback, is_silence
 from choral.longform.hallucination import HallucinationFilter
@@ -22,10 +23,22 @@ from choral.types import Segment
 
 
 class Chain:
-    """Decodes its clips in order. `segments` grows as segments become final; `seek` is the current mel frame."""
+    """Decodes its clips in order. `segments` grows as segments become final; `seek` is the current mel frame.
 
-    def __init__(self, context: ChainContext, clips: Sequence[Clip], *, is_first: bool, keep_tail: bool) -> None:
-        self.context, self.clips, self.keep_tail = context, clips, keep_tail
+    `on_advance` gets the number of mel frames after each window.
+    """
+
+    def __init__(
+        self,
+        context: ChainContext,
+        clips: Sequence[Clip],
+        *,
+        is_first: bool,
+        keep_tail: bool,
+        on_advance: Callable[[int], None] | None = None,
+    ) -> None:
+        self.context, self.clips, self.keep_tail, self.on_advance = context, clips, keep_tail, on_advance
+        self.budget = ComputeBudget(sum(clip.stop - clip.start for clip in clips))
         self.prompts = Prompts(context.options, context.tokenizer, context.n_text_ctx, has_prefix=is_first)
         self.segments: list[Segment] = []
         self.seek = clips[0].start
@@ -35,18 +48,25 @@ class Chain:
         for clip in self.clips:
             self.seek = clip.start
             while self.seek < clip.stop:
-                yield from self.window(WindowRange(self.seek, min(WINDOW_MEL_FRAMES, clip.stop - self.seek)))
+                window = WindowRange(self.seek, min(WINDOW_MEL_FRAMES, clip.stop - self.seek))
+                yield from self.window(window)
+                self.seek = max(self.seek, window.seek + 1)  # the text may give a time that does not advance
+                if self.on_advance is not None:
+                    self.on_advance(min(self.seek, clip.stop) - window.seek)
 
     def window(self, window: WindowRange) -> Steps[None]:
         """Decodes one window, adds its segments, and moves `seek`."""
         context = self.context
         audio = context.cut(window)
-        attempt = yield from decode_with_fallback(audio, self.decode_params(), context.options, context.tokenizer)
+        self.budget.count_window()
+        attempt = yield from decode_with_fallback(
+            audio, self.decode_params(), context.options, context.tokenizer, self.budget
+        )
         if is_silence(attempt, context.options):
             self.seek = window.stop
             return
         accepted = yield from self.accept(attempt, window, audio)
-        self.seek = accepted.next_seek
+        self.seek = max(accepted.next_seek, window.stop if self.budget.needs_whole_windows else 0)
         if accepted.is_discarded:
             return
         segments = [segment for segment in accepted.segments if not is_empty(segment)]
@@ -79,7 +99,8 @@ class Chain:
     def accept(self, attempt: Attempt, window: WindowRange, audio: WindowAudio) -> Steps[Accepted]:
         """The segments of a window; with words and without hallucinations, if the options request it."""
         options = self.context.options
-        split = Splitter(attempt, window, self.context.tokenizer, keep_tail=self.keep_tail).split()
+        keep_tail = self.keep_tail or self.budget.needs_whole_windows
+        split = Splitter(attempt, window, self.context.tokenizer, keep_tail=keep_tail).split()
         if not options.word_timestamps:
             return Accepted(split.segments, split.next_seek)
         segments = yield from add_words(split.segments, window, audio, self.context, self.last_speech_s)

@@ -1,11 +1,12 @@
 """Which parts of a recording are decoded, and the windows that are cut from it.
 
 Speech keeps its pauses, and short pauses do not end a clip: times stay those of the recording, and the model gets the
-pauses that punctuation comes from.
+pauses that punctuation comes from. No window crosses the border of a requested clip.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -80,8 +81,8 @@ def clips_from(seconds: tuple[float, ...], n_frames: int) -> list[Clip]:
     return [Clip(start, stop) for start, stop in pairs if start < stop]
 
 
-def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[Clip]:
-    """The parts of `clips` with speech by the voice detector, padded, and joined over short pauses."""
+def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[list[Clip]]:
+    """For each clip with speech by the voice detector, its parts with speech: padded, and joined over short pauses."""
     spans = find_speech(
         recording,
         threshold=options.vad_threshold,
@@ -95,18 +96,30 @@ def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOpti
             joined[-1] = Clip(joined[-1].start, stop)
         else:
             joined.append(Clip(start, stop))
-    parts = [Clip(max(clip.start, part.start), min(clip.stop, part.stop)) for clip in clips for part in joined]
-    return [part for part in parts if part.start < part.stop]
+    return [parts for parts in intersect(clips, joined) if parts]
 
 
-def cut_to_windows(recording: Recording, clips: list[Clip]) -> list[Clip]:
-    """Clips of at most 30 s: neighbours that fit share a window, long clips are cut at quiet positions."""
-    windows: list[Clip] = []
+def intersect(clips: list[Clip], spans: list[Clip]) -> Iterator[list[Clip]]:
+    """The parts of each clip that lie in a span. Both are in order and do not overlap, so one pass is enough."""
+    first = 0
     for clip in clips:
-        if windows and clip.stop - windows[-1].start <= WINDOW_MEL_FRAMES:
-            windows[-1] = Clip(windows[-1].start, clip.stop)
+        while first < len(spans) and spans[first].stop <= clip.start:
+            first += 1
+        last = first
+        while last < len(spans) and spans[last].start < clip.stop:
+            last += 1
+        yield [Clip(max(clip.start, span.start), min(clip.stop, span.stop)) for span in spans[first:last]]
+
+
+def cut_to_windows(recording: Recording, parts: list[Clip]) -> list[Clip]:
+    """Windows of at most 30 s over the parts of one clip: neighbours that fit share a window, with the pause between
+    them; long parts are cut at quiet positions."""
+    windows: list[Clip] = []
+    for part in parts:
+        if windows and part.stop - windows[-1].start <= WINDOW_MEL_FRAMES:
+            windows[-1] = Clip(windows[-1].start, part.stop)
         else:
-            windows += cut_long(recording, clip)
+            windows += cut_long(recording, part)
     return windows
 
 

@@ -6,19 +6,28 @@ import zlib
 
 from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
 from choral.longform.chain_types import Attempt, Steps, request
+from choral.longform.compute_budget import ComputeBudget
 from choral.model.tokenizer import Tokenizer
 from choral.types import TranscribeOptions
 
 
 def decode_with_fallback(
-    audio: WindowAudio, params_by_temperature: list[DecodeParams], options: TranscribeOptions, tokenizer: Tokenizer
+    audio: WindowAudio,
+    params_by_temperature: list[DecodeParams],
+    options: TranscribeOptions,
+    tokenizer: Tokenizer,
+    budget: ComputeBudget | None = None,
 ) -> Steps[Attempt]:
-    """Tries one set of parameters per temperature; the last attempt is returned whatever its scores."""
+    """Tries one set of parameters per temperature while the budget lasts; the last attempt is returned anyway."""
     assert params_by_temperature
     for params in params_by_temperature:
         decoded = yield from request(Window(audio, params))
         attempt = score(decoded, params.temperature, tokenizer)
-        if not needs_fallback(attempt, options):
+        if budget is not None:
+            budget.count_sequences(params.n_candidates)
+        if not needs_fallback(attempt, options) or params is params_by_temperature[-1]:
+            break
+        if budget is not None and not budget.allows_fallback():
             break
     return attempt
 

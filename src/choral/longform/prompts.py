@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from choral.model.tokenizer import Tokenizer
 from choral.types import Segment, TranscribeOptions
@@ -36,5 +37,6 @@ class Prompts:
         self.history = self.history[-self.max_tokens :]
 
 
+@lru_cache(maxsize=64)  # all chains of a request encode the same texts
 def encode(text: str | None, tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(tokenizer.encode(" " + text.strip())) if text and text.strip() else ()

@@ -12,6 +12,7 @@ from choral.engine.group import AnyEngine
 from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
 from choral.longform.chain import Chain
 from choral.longform.chain_types import ChainContext
+from choral.longform.compute_budget import EXCEEDED, require_clips
 from choral.longform.cuts import Clip, Cutter, clips_from, cut_padded, cut_to_windows, keep_speech, n_mel_frames
 from choral.longform.run_chains import run_chains
 from choral.model.dims import ModelDims
@@ -66,6 +67,9 @@ class Transcription:
         self.dims, self.recording, self.options = transcriber.dims, recording, options
         self.on_progress, self.caller = on_progress, caller
         self.content_frames = n_mel_frames(recording)
+        self.clips = clips_from(options.clip_timestamps, self.content_frames)
+        require_clips(len(self.clips), self.content_frames)
+        self.done_frames = self.total_frames = 0
         self.language: Language | None = None
         self.segments: list[Segment] = []
         self.warnings = list(recording.warnings)
@@ -76,10 +80,13 @@ class Transcription:
 
     def __iter__(self) -> Iterator[Segment]:
         chains = self.chains()
-        for segment in run_chains(self.engine, self.caller, chains, lambda: self.report_progress(chains)):
+        self.total_frames = sum(clip.stop - clip.start for chain in chains for clip in chain.clips)
+        for segment in run_chains(self.engine, self.caller, chains, self.report_progress):
             numbered = replace(segment, id=len(self.segments))
             self.segments.append(numbered)
             yield numbered
+        if any(chain.budget.is_exceeded for chain in chains):
+            self.warnings.append(EXCEEDED)
         if self.on_progress is not None:
             self.on_progress(self.recording.duration, self.recording.duration)
 
@@ -115,8 +122,11 @@ class Transcription:
             cutter=cutter,
         )
         if not is_batched:
-            return [Chain(context, clips, is_first=True, keep_tail=False)]
-        return [Chain(context, [clip], is_first=i == 0, keep_tail=True) for i, clip in enumerate(clips)]
+            return [Chain(context, clips, is_first=True, keep_tail=False, on_advance=self.advance)]
+        return [
+            Chain(context, [clip], is_first=i == 0, keep_tail=True, on_advance=self.advance)
+            for i, clip in enumerate(clips)
+        ]
 
     def clips_to_decode(self) -> list[Clip]:
         """The requested clips; only their speech where the voice detector is on."""
@@ -126,16 +136,18 @@ class Transcription:
         if self.recording.is_silent:
             self.warnings.append("the audio is silent: nothing to transcribe")
             return []
-        clips = clips_from(self.options.clip_timestamps, self.content_frames)
-        if not clips:
+        if not self.clips:
             self.warnings.append("clip_timestamps lie outside the audio: nothing to transcribe")
             return []
         is_batched = self.options.mode == "batched"
+        parts_by_clip = [[clip] for clip in self.clips]
         if self.options.vad or (self.options.vad is None and is_batched):
-            clips = keep_speech(self.recording, clips, self.options)
-            if not clips:
+            parts_by_clip = keep_speech(self.recording, self.clips, self.options)
+            if not parts_by_clip:
                 self.warnings.append("the voice detector found no speech; use --no-vad to transcribe anyway")
-        return cut_to_windows(self.recording, clips) if is_batched else clips
+        if is_batched:  # clip by clip: a window must not cover what lies between two of them
+            parts_by_clip = [cut_to_windows(self.recording, parts) for parts in parts_by_clip]
+        return [part for parts in parts_by_clip for part in parts]
 
     def known_language(self) -> Language | None:
         if self.options.language is not None:
@@ -153,13 +165,13 @@ class Transcription:
         languages = detect_in(self.engine, audio, self.caller)
         return Language(languages.best, languages.probabilities[languages.best])
 
-    def report_progress(self, chains: list[Chain]) -> None:
-        if self.on_progress is None:
-            return
-        clips = [(clip, chain.seek) for chain in chains for clip in chain.clips]
-        done = sum(min(max(seek - clip.start, 0), clip.stop - clip.start) for clip, seek in clips)
-        total = sum(clip.stop - clip.start for clip, _ in clips)
-        self.on_progress(self.recording.duration * done / total, self.recording.duration)
+    def advance(self, n_frames: int) -> None:
+        self.done_frames += n_frames
+
+    def report_progress(self) -> None:
+        if self.on_progress is not None:
+            duration_s = self.recording.duration
+            self.on_progress(duration_s * self.done_frames / self.total_frames, duration_s)
 
 
 def detect_language(engine: AnyEngine, recording: Recording, n_mels: int) -> Languages:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 
 from choral.errors import UsageError
+from choral.types import MAX_NAME_CHARACTERS
 
 NAMES = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
@@ -43,6 +44,10 @@ def to_code(name_or_code: str) -> str:
         return name
     if name in _CODE_OF_NAME:
         return _CODE_OF_NAME[name]
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise UsageError(
+            f"unknown language of {len(name):,} characters; give a code such as en, or a name such as english"
+        )
     close = difflib.get_close_matches(name, [*_CODE_OF_NAME, *NAMES], n=3)
     hint = f"did you mean {' or '.join(close)}?" if close else "give a code such as en, or a name such as english"
     raise UsageError(f"unknown language {name_or_code!r}; {hint}")

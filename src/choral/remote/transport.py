@@ -27,6 +27,7 @@ from choral.remote.ssrf_guard import AddressRefused, GuardedHandler, GuardedTlsH
 from choral.remote.urls import without_credentials
 
 _CHUNK_BYTES = 1 << 18
+_MAX_SIZE_DIGITS = 18
 _RETRYABLE_STATUSES = {408, 425, 429, 500, 502, 503, 504}
 
 
@@ -102,7 +103,7 @@ def require_whole(size_bytes: int, expected_bytes: int | None) -> None:
 
 def length_of(response: HTTPResponse) -> int | None:
     length = response.headers.get("Content-Length", "")
-    return int(length) if length.isdecimal() else None
+    return parse_size(length) if length.isdecimal() else None
 
 
 def range_of(response: HTTPResponse) -> tuple[int, int | None]:
@@ -110,7 +111,14 @@ def range_of(response: HTTPResponse) -> tuple[int, int | None]:
     match = re.match(r"bytes (\d+)-\d+/(\d+|\*)$", response.headers.get("Content-Range", ""))
     if match is None:
         return -1, None
-    return int(match[1]), None if match[2] == "*" else int(match[2])
+    return parse_size(match[1]), None if match[2] == "*" else parse_size(match[2])
+
+
+def parse_size(digits: str) -> int:
+    """A number of bytes from a header. Python refuses to convert thousands of digits, and floats cannot hold them."""
+    if len(digits) > _MAX_SIZE_DIGITS:
+        raise RefusedError(f"the server declares a size of {len(digits):,} digits")
+    return int(digits)
 
 
 def _percent_encoded(parts: SplitResult) -> str:

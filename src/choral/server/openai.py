@@ -130,6 +130,7 @@ async def _transcribe(
             speech.audio,
             speech.options,
             priority=speech.form.priority,
+            client_waits=True,
             on_segment=on_segment,
             on_duration=principal_of(request).charge,
         )

@@ -86,19 +86,22 @@ class Service:
         options: TranscribeOptions,
         *,
         priority: Priority = "interactive",
+        client_waits: bool = False,
         on_segment: OnSegment | None = None,
         on_progress: OnProgress | None = None,
         on_duration: OnDuration | None = None,
     ) -> Transcript:
         """The callbacks run in the event loop, all of them before this returns.
 
-        `on_duration` gets the duration of the audio before it is transcribed; an exception in it refuses the request.
+        `client_waits` shortens the time limits for fetching and decoding. `on_duration` gets the duration of the audio
+        before it is transcribed; an exception in it refuses the request.
         """
         with self.requests.admit():
             arrived_s = time.monotonic()
             set_attribute("choral.model", self.model_id)
             with span("prep"):
-                prepared = await asyncio.wrap_future(self.prep.submit(audio, loudness=options.loudness))
+                future = self.prep.submit(audio, loudness=options.loudness, is_interactive=client_waits)
+                prepared = await asyncio.wrap_future(future)
             with prepared.recording:
                 set_attribute("choral.audio_s", prepared.recording.duration)
                 if on_duration is not None:

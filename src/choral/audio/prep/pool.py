@@ -14,13 +14,14 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass
 from typing import Literal
 
 from choral.audio.prep.decode_main import DecodeFunction, default_decode, name_of
 from choral.audio.prep.decode_protocol import DecodeReply, DecodeRequest
 from choral.audio.prep.input_sources import OpenFile, PrepInput, open_path, share_file, store_bytes
+from choral.audio.prep.lanes import Lane, host_of
 from choral.audio.prep.memory_budget import MemoryBudget
 from choral.audio.prep.process_pool import DecodeProcess, ProcessDied, ProcessPool
 from choral.audio.prep.settings import PrepSettings
@@ -62,8 +63,9 @@ class Backlog:
 class PrepTask:
     """One input on its way through the pool; cancelling its future stops the work in any phase."""
 
-    def __init__(self, audio: PrepInput, loudness: LoudnessKind | None) -> None:
-        self.audio, self.loudness = audio, loudness
+    def __init__(self, audio: PrepInput, loudness: LoudnessKind | None, lane: Lane) -> None:
+        self.audio, self.loudness, self.lane = audio, loudness, lane
+        self.host = host_of(str(audio)) if url_scheme(audio) is not None else None
         # Set running only when it is done, because a running future cannot be cancelled.
         self.future: Future[Prepared] = Future()
         self.phase: Phase = "waiting"
@@ -119,24 +121,28 @@ class PrepPool:
         self.settings = settings or PrepSettings()
         self._guard = SsrfGuard(self.settings.allowed_hosts)
         self._budget = MemoryBudget(self.settings.memory_bytes)
-        self._processes = ProcessPool(self.settings.n_processes, name_of(decode))
-        self._fetch_threads = ThreadPoolExecutor(self.settings.fetches, "choral-fetch")
-        self._local_threads = ThreadPoolExecutor(self.settings.n_processes, "choral-prep")
+        # One more than each lane may use, so that neither waits for a process of the other.
+        self._processes = ProcessPool(self.settings.n_processes + 1, name_of(decode))
+        self._job_lane = Lane(self.settings, "job")
+        self._interactive_lane = Lane(self.settings, "interactive", self.settings.interactive_timeout_s)
         self._lock = threading.Lock()
         self._tasks: set[PrepTask] = set()
         self._is_closed = False
 
-    def submit(self, audio: PrepInput, *, loudness: Loudness = "off") -> Future[Prepared]:
-        """With `loudness` the level is measured too, so that transcribing with that option need not measure it."""
-        is_url = url_scheme(audio) is not None
-        if is_url:
+    def submit(self, audio: PrepInput, *, loudness: Loudness = "off", is_interactive: bool = False) -> Future[Prepared]:
+        """With `loudness` the level is measured too, so that transcribing with that option need not measure it.
+
+        `is_interactive`: a client waits for the answer, so the time limits are shorter.
+        """
+        if url_scheme(audio) is not None:
             require_http(str(audio))
-        task = PrepTask(audio, None if loudness == "off" else loudness)
+        lane = self._interactive_lane if is_interactive else self._job_lane
+        task = PrepTask(audio, None if loudness == "off" else loudness, lane)
         with self._lock:
             if self._is_closed:
                 raise RuntimeError("the prep pool is closed")
             self._tasks.add(task)
-        (self._fetch_threads if is_url else self._local_threads).submit(self._prepare, task)
+        lane.start(lambda: self._prepare(task), task.host)
         return task.future
 
     @property
@@ -155,8 +161,8 @@ class PrepPool:
             tasks = list(self._tasks)
         for task in tasks:
             task.future.cancel()
-        self._fetch_threads.shutdown()
-        self._local_threads.shutdown()
+        self._job_lane.close()
+        self._interactive_lane.close()
         self._processes.close()
 
     def __enter__(self) -> PrepPool:
@@ -167,7 +173,6 @@ class PrepPool:
 
     def _prepare(self, task: PrepTask) -> None:
         try:
-            task.raise_if_cancelled()
             start_s = time.perf_counter()
             with self._open(task) as source:
                 fetch_s = time.perf_counter() - start_s
@@ -179,6 +184,14 @@ class PrepPool:
                 self._tasks.discard(task)
 
     def _open(self, task: PrepTask) -> AudioSource:
+        try:
+            task.raise_if_cancelled()
+            return self._open_input(task)
+        finally:
+            if task.host is not None:
+                task.lane.hosts.release(task.host)
+
+    def _open_input(self, task: PrepTask) -> AudioSource:
         settings = self.settings
         if isinstance(task.audio, bytes):
             return store_bytes(task.audio, settings.max_bytes)
@@ -192,7 +205,7 @@ class PrepPool:
             url,
             max_bytes=settings.max_bytes,
             stall_timeout_s=settings.stall_timeout_s,
-            total_timeout_s=settings.fetch_timeout_s,
+            total_timeout_s=task.lane.fetch_timeout_s,
             guard=self._guard,
             abort_handle=task.abort_handle,
             memory_bytes=FETCH_MEMORY_BYTES,
@@ -220,12 +233,12 @@ class PrepPool:
 
     def _run_process(self, task: PrepTask, source: AudioSource, output_fd: int) -> DecodeReply:
         request = DecodeRequest(source.name, source.suffix, self.settings.max_audio_s, task.loudness)
-        timeout_s = self.settings.decode_timeout_s
+        timeout_s = task.lane.decode_timeout_s
         n_kills = 0
         while True:
             task.phase = "fetched"
             try:
-                with self._processes.lease() as process, task.decoding_in(process):
+                with task.lane.process_slots, self._processes.lease() as process, task.decoding_in(process):
                     return process.run(request, source.file.fileno(), output_fd, timeout_s)
             except TimeoutError as error:
                 raise NotAudio(

@@ -17,6 +17,7 @@ HOUR_S, DAY_S, YEAR_S = 3_600.0, 86_400.0, 365 * 86_400.0
 class PrepSettings:
     processes: int = option(0, "decoding processes; 0: one per CPU core", within=(0, 4096))
     fetches: int = option(32, "concurrent downloads", within=(1, 4096))
+    fetches_per_host: int = option(0, "concurrent downloads from one host; 0: half of all downloads", within=(0, 4096))
     memory_bytes: int = option(
         512 * MIB, "decoded audio kept in memory; the rest stays on disk", metavar="BYTES", within=(0, 1024 * TIB)
     )
@@ -25,9 +26,20 @@ class PrepSettings:
     fetch_timeout_s: float = option(
         600.0, "longest time a whole download may take", metavar="SECONDS", within=(0.001, YEAR_S)
     )
-    stall_timeout_s: float = option(30.0, "longest pause in a download", metavar="SECONDS", within=(0.001, YEAR_S))
+    stall_timeout_s: float = option(
+        30.0,
+        "longest pause in a download, and longest time for any 32 KiB of it",
+        metavar="SECONDS",
+        within=(0.001, YEAR_S),
+    )
     decode_timeout_s: float = option(
         600.0, "longest time decoding a file may take", metavar="SECONDS", within=(0.001, YEAR_S)
+    )
+    interactive_timeout_s: float = option(
+        120.0,
+        "longest time a download, and then decoding, may take while a client waits for the answer",
+        metavar="SECONDS",
+        within=(0.001, YEAR_S),
     )
     roots: tuple[str, ...] = option((), "folders that paths may be read from, separated by commas", metavar="FOLDER,…")
     allowed_hosts: tuple[str, ...] = option(
@@ -43,6 +55,10 @@ class PrepSettings:
     @property
     def n_processes(self) -> int:
         return self.processes or _n_cores()
+
+    @property
+    def n_fetches_per_host(self) -> int:
+        return self.fetches_per_host or max(1, self.fetches // 2)
 
 
 def _n_cores() -> int:
