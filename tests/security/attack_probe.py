@@ -1,7 +1,8 @@
 """Watches a server while a test attacks it: `/health/live` stays fast, and good requests succeed in bounded time.
 
-The probe runs in a process of its own, so the attacker's threads do not slow it down. It also measures how late its own
-sleeps end: on a machine that is busy with something else, the limit grows by that lateness.
+The probe runs in a process of its own, so the attacker's threads do not slow it down. On a machine that is busy with
+something else, the limit grows by the time that the probe and the server waited for a processor: by the lateness of the
+probe's own sleeps, and by the scheduler's count of the server's waits.
 
     with under_attack(server, speech):
         attack()
@@ -9,6 +10,7 @@ sleeps end: on a machine that is busy with something else, the limit grows by th
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import subprocess
@@ -67,7 +69,8 @@ def under_attack(
     may end after it.
     """
     url: str = server.url  # type: ignore[attr-defined]
-    command = [sys.executable, __file__, url, str(speech), expect, good, str(good_within_s), api_key]
+    pid = str(server.process.pid)  # type: ignore[attr-defined]
+    command = [sys.executable, __file__, url, pid, str(speech), expect, good, str(good_within_s), api_key]
     report = ProbeReport()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -89,8 +92,8 @@ def memory_bytes(server: object) -> int:
 class Probe:
     """The probe process: one thread per kind of request, and one that measures the machine's lateness."""
 
-    def __init__(self, url: str, speech: Path, expect: str, good_within_s: float, api_key: str) -> None:
-        self._address = urlsplit(url).netloc
+    def __init__(self, url: str, pid: str, speech: Path, expect: str, good_within_s: float, api_key: str) -> None:
+        self._address, self._threads = urlsplit(url).netloc, Path(f"/proc/{pid}/task")
         self._body, self._expect, self._good_within_s = form_body(speech), expect, good_within_s
         self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
         self._stop = threading.Event()
@@ -120,7 +123,7 @@ class Probe:
 
     def _watch_live(self) -> None:
         while not self._stop.is_set():
-            started_s = time.monotonic()
+            waits_s, started_s = self._waits_s(), time.monotonic()
             try:
                 status, _ = self._request("GET", "/health/live", timeout_s=10.0)
             except OSError as error:
@@ -130,11 +133,20 @@ class Probe:
             if elapsed_s > LIVE_WITHIN_S:
                 time.sleep(2 * TICK_S)  # for the last tick
                 elapsed_s -= sum(late_s for at_s, late_s in self._late_s[:] if at_s >= started_s - 1)
+                elapsed_s -= max(wait_s - waits_s.get(thread, 0.0) for thread, wait_s in self._waits_s().items())
             self.report.n_live += 1
             self.report.slowest_live_s = max(self.report.slowest_live_s, elapsed_s)
             if status != 200:
                 self.report.failures.append(f"/health/live: {status}")
             self._stop.wait(PROBE_EVERY_S)
+
+    def _waits_s(self) -> dict[str, float]:
+        """How long each thread of the server has waited for a processor."""
+        waits_s = {"none": 0.0}
+        for thread in self._threads.glob("*/schedstat"):
+            with contextlib.suppress(OSError):  # it has ended
+                waits_s[thread.parent.name] = int(thread.read_text().split()[1]) / 1e9
+        return waits_s
 
     def _watch_good(self, send: Callable[[], str]) -> None:
         while not self._stop.is_set() or not self.report.good_s:
@@ -194,8 +206,8 @@ def form_body(file: Path) -> bytes:
     return head.encode() + file.read_bytes() + f"\r\n--{BOUNDARY}--\r\n".encode()
 
 
-def main(url: str, speech: str, expect: str, good: GoodRequest, good_within_s: str, api_key: str) -> None:
-    probe = Probe(url, Path(speech), expect, float(good_within_s), api_key)
+def main(url: str, pid: str, speech: str, expect: str, good: GoodRequest, good_within_s: str, api_key: str) -> None:
+    probe = Probe(url, pid, Path(speech), expect, float(good_within_s), api_key)
     probe.run(good)
     print(json.dumps(probe.report.__dict__))
 

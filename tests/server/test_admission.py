@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choral.errors import QueueFull
-from choral.server.admission import AdmissionControl, CompletionRate
+from choral.server.admission import UPLOAD_GRACE_S, AdmissionControl, CompletionRate, UploadAdmission
 from choral.server.api_errors import to_api_error
 
 
@@ -47,3 +47,22 @@ def test_full_admission_control_sets_retry_after() -> None:
         admission.require_capacity()
     assert to_api_error(full.value).retry_after_s == 1
     assert to_api_error(QueueFull("from the engine")).retry_after_s == 5
+
+
+def test_slow_upload_gives_its_place_to_a_new_one() -> None:
+    clock = Clock()
+    uploads = UploadAdmission(3, min_rate=100, clock=clock)
+    with uploads.admit_upload() as fast, uploads.admit_upload() as slow, uploads.admit_upload() as slower:
+        with pytest.raises(QueueFull):  # too early to tell
+            uploads.require_capacity()
+        clock.now_s += UPLOAD_GRACE_S
+        fast.n_bytes, slow.n_bytes, slower.n_bytes = 500, 400, 399
+        uploads.require_capacity()
+        assert not slower.is_evicted  # a place was not needed yet
+        with uploads.admit_upload() as new:
+            assert [slot.is_evicted for slot in (fast, slow, slower, new)] == [False, False, True, False]
+            assert uploads.n_active == 3
+            slow.is_reading = False  # all of it has arrived
+            with pytest.raises(QueueFull):
+                uploads.require_capacity()
+    assert uploads.n_active == 0

@@ -159,7 +159,7 @@ def test_stalled_uploads_and_headers_time_out(shared_server: ServeProcess, http:
     started_s = time.monotonic()
     with socket.create_connection((host, int(port))) as slow:
         slow.sendall(
-            b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+            b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
             b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
         )
         slow.settimeout(30)
@@ -191,7 +191,7 @@ def test_thousand_idle_connections(shared_server: ServeProcess, http: httpx.Clie
 def test_thousand_stalled_uploads(shared_server: ServeProcess, http: httpx.Client, speech: bytes) -> None:
     host, port = shared_server.url.removeprefix("http://").split(":")
     head = (
-        b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n"
+        b"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
         b"Content-Type: multipart/form-data; boundary=x\r\n\r\n--x\r\n"
     )
 

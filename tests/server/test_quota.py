@@ -141,3 +141,24 @@ def test_api_key_file(tmp_path: Path) -> None:
         ApiKeyStore(path)
     with pytest.raises(UsageError, match="1 to 64 letters"):
         ApiKey(name="a b", sha256="")
+
+
+def test_key_file_cannot_share_a_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Keys of one name would share their jobs and limits."""
+    path, digest = tmp_path / "keys.json", hash_secret("ck-1")
+    write_keys(path, [ApiKey(name="given", sha256=digest)])
+    assert ApiKeyStore(path).find("ck-1")
+    with pytest.raises(UsageError, match="rename the one in the file"):
+        ApiKeyStore(path, "single")
+    write_keys(path, [ApiKey(name="ann", sha256=digest), ApiKey(name="ann", sha256=hash_secret("ck-2"))])
+    with pytest.raises(UsageError, match="two keys named 'ann'"):
+        ApiKeyStore(path)
+    write_keys(path, [ApiKey(name="ann", sha256="é")])
+    with pytest.raises(UsageError, match="no valid SHA-256"):
+        ApiKeyStore(path)
+    write_keys(path, [ApiKey(name="ann", sha256=digest)])
+    store = ApiKeyStore(path, "single")
+    write_keys(path, [ApiKey(name="given", sha256=hash_secret("ck-3"))])
+    assert [key.name for key in store.all()] == [key.name for key in store.all()] == ["given", "ann"]
+    assert store.find("ck-3") is None
+    assert caplog.text.count("the API keys stay as they were") == 1

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 from typing import IO
 
 import pytest
 from starlette.requests import Request
 from starlette.types import Message
 
+from choral.errors import StorageError
+from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
 from choral.server.upload import read_form
@@ -42,7 +46,9 @@ def test_files_are_closed_when_cancelled_during_cleanup() -> None:
         files: list[IO[bytes]] = []
 
         async def work() -> None:
-            async with read_form(request_of(HEAD, bytes(ON_DISK_BYTES), b"\r\n--x--\r\n"), ServerSettings()) as form:
+            async with read_form(
+                request_of(HEAD, bytes(ON_DISK_BYTES), b"\r\n--x--\r\n"), ServerSettings(), UploadSlot(0)
+            ) as form:
                 files.append(form.files[0][1].file)
                 await asyncio.sleep(60)
 
@@ -72,9 +78,45 @@ def test_truncated_upload_leaves_no_file(monkeypatch: pytest.MonkeyPatch) -> Non
 
     async def check() -> None:
         with pytest.raises(ApiError, match="cut off"):
-            async with read_form(request_of(HEAD, bytes(ON_DISK_BYTES)), ServerSettings()):
+            async with read_form(request_of(HEAD, bytes(ON_DISK_BYTES)), ServerSettings(), UploadSlot(0)):
                 raise AssertionError("it has no end")
         assert made
         assert made[0].closed
+
+    asyncio.run(check())
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_full_disk_is_a_storage_error(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+
+    async def check() -> None:
+        with pytest.raises(StorageError, match="TMPDIR"):
+            async with read_form(
+                request_of(HEAD, bytes(ON_DISK_BYTES), b"\r\n--x--\r\n"), ServerSettings(), UploadSlot(0)
+            ):
+                raise AssertionError("it has no file")
+
+    asyncio.run(check())
+
+
+def test_evicted_upload_is_a_408() -> None:
+    async def check() -> None:
+        slot = UploadSlot(0)
+
+        async def receive() -> Message:
+            asyncio.get_running_loop().call_soon(slot.evict)
+            await asyncio.sleep(60)
+            raise AssertionError
+
+        request = request_of(b"")
+        request._receive = receive
+        with pytest.raises(ApiError, match="slower than 16,384 bytes/s") as refused:
+            async with read_form(request, ServerSettings(), slot):
+                raise AssertionError
+        assert refused.value.http_status == 408
 
     asyncio.run(check())

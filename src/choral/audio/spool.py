@@ -61,7 +61,7 @@ def write(file: IO[bytes], data: bytes | memoryview) -> None:
 
 
 def cannot_store(error: OSError) -> StorageError:
-    folder = tempfile.gettempdir()
+    folder = tempfile.tempdir or "the temporary folder"  # gettempdir() fails itself where no folder can be written
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StorageError(f"no space left in {folder}: make room there, or set TMPDIR to a folder on a larger disk")
     return StorageError(

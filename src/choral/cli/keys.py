@@ -36,7 +36,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run_add(arguments: argparse.Namespace) -> int:
-    from choral.server.api_keys import ApiKey, hash_secret, new_secret, read_keys, write_keys
+    from choral.server.api_keys import COMMAND_LINE_NAME, ApiKey, hash_secret, new_secret, read_keys, write_keys
 
     keys = read_keys(arguments.file) if arguments.file.exists() else ()
     if any(key.name == arguments.name for key in keys):
@@ -44,6 +44,8 @@ def run_add(arguments: argparse.Namespace) -> int:
             f"{arguments.file} already has a key {arguments.name!r}: remove it first, or choose another name"
         )
     secret = new_secret()
+    if arguments.name == COMMAND_LINE_NAME:
+        raise UsageError(f"{arguments.name!r} is the name of the key in --api-key: choose another name")
     limits = {name: value for name, value in given_options(arguments, ApiKey).items() if name in LIMITS}
     write_keys(arguments.file, (*keys, ApiKey(name=arguments.name, sha256=hash_secret(secret), **limits)))
     write_stdout(f"{secret}\n")

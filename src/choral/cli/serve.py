@@ -38,12 +38,15 @@ Without keys, anyone who can reach the address may use the server. `choral keys 
 creates a key with limits. Set a single key without limits in {KEY} rather than with
 --api-key: other users can see command lines. Webhooks are signed with the secret in {SECRET}.
 
+Without keys, the server answers only to its own names and those of --trusted-hosts, and refuses pages
+of other sites. docs/operate.md has a table of all limits, including those without a flag.
+
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
-ADDRESS_FLAGS = ("host", "port", "cors_origins")
+ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins")
 LIMIT_FLAGS = (
-    "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "at_once", "queue_limit",
-    "drain_s",
+    "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",
+    "connections", "response_stall_s", "at_once", "queue_limit", "drain_s",
 )  # fmt: skip
 REALTIME_FLAGS = (
     "realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s", "realtime_send_s",

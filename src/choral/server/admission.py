@@ -2,10 +2,12 @@
 
 `require_capacity` refuses a request before any of its body is read. The Retry-After estimate is the time in which about
 half of the work in progress should finish: earlier finds no capacity, later leaves the device idle.
+`UploadAdmission` gives the place of a slow upload to the next one, so that slow clients cannot hold all of them.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
 from collections import deque
@@ -16,6 +18,7 @@ from choral.errors import EngineClosed, QueueFull
 
 RATE_WINDOW_S = 60.0
 MIN_RETRY_S, MAX_RETRY_S = 1, 120
+UPLOAD_GRACE_S = 5.0  # an upload is not called slow before
 
 
 class CompletionRate:
@@ -84,3 +87,58 @@ class AdmissionControl:
             wait_s = self._rate.retry_after_s(self.n_active)
             text = f"{self.n_active} {self._kind} are already in progress: try again in {wait_s} s"
             raise QueueFull(text, retry_after_s=wait_s)
+
+
+class UploadSlot:
+    """The place of one upload, with its progress."""
+
+    def __init__(self, started_s: float) -> None:
+        self.started_s, self.n_bytes = started_s, 0
+        self.is_reading, self.is_evicted = True, False
+        self.timeout: asyncio.Timeout | None = None  # while the next piece is awaited
+
+    def bytes_per_s(self, now_s: float) -> float:
+        return self.n_bytes / (now_s - self.started_s)
+
+    def evict(self) -> None:
+        self.is_evicted = True
+        if self.timeout is not None:
+            self.timeout.reschedule(0)  # now
+
+
+class UploadAdmission(AdmissionControl):
+    """When all places are taken, the slowest upload below `min_rate` bytes per second gives its place to a new one."""
+
+    def __init__(self, limit: int, min_rate: int, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(limit, "uploads")
+        self._min_rate, self._clock = min_rate, clock
+        self._slots: set[UploadSlot] = set()
+
+    @contextmanager
+    def admit_upload(self) -> Iterator[UploadSlot]:
+        if self.n_active >= self.limit and (slowest := self._slowest()) is not None:
+            self._slots.discard(slowest)
+            self.n_active -= 1
+            slowest.evict()
+        with self.admit():
+            slot = UploadSlot(self._clock())
+            self._slots.add(slot)
+            try:
+                yield slot
+            finally:
+                self._slots.discard(slot)
+                self.n_active += slot.is_evicted  # it was subtracted when its place was given away
+
+    def _require_below_limit(self) -> None:
+        if self.n_active < self.limit or self._slowest() is None:
+            super()._require_below_limit()
+
+    def _slowest(self) -> UploadSlot | None:
+        """The slowest upload of those that may be evicted."""
+        now_s = self._clock()
+        slow = [
+            slot
+            for slot in self._slots
+            if slot.is_reading and now_s - slot.started_s >= UPLOAD_GRACE_S and slot.bytes_per_s(now_s) < self._min_rate
+        ]
+        return min(slow, key=lambda slot: slot.bytes_per_s(now_s), default=None)

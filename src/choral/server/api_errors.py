@@ -30,7 +30,7 @@ DEFAULT_RETRY_S = 5
 DESCRIPTIONS = {
     400: "a field or the audio is invalid; `param` names it",
     401: "the API key is missing or invalid",
-    403: "this server does not fetch from the host in `url`",
+    403: "the request comes from a page of another site, or this server does not fetch from the host in `url`",
     404: "no such model or job, or nothing at `url`",
     408: "the upload stalled or took too long",
     409: "the job has not ended yet",
@@ -62,8 +62,9 @@ class ErrorBody(BaseModel):
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI description of these error responses."""
-    return {status: {"model": ErrorBody, "description": DESCRIPTIONS[status]} for status in statuses}
+    """The OpenAPI description of these error responses; with a 401 there is a 403, which has the same scope."""
+    described = sorted({*statuses, 403}) if 401 in statuses else statuses
+    return {status: {"model": ErrorBody, "description": DESCRIPTIONS[status]} for status in described}
 
 
 class ApiError(ChoralError):
@@ -95,7 +96,8 @@ def to_api_error(error: ChoralError) -> ApiError:
 
 
 def error_fields(error: ApiError) -> dict[str, dict[str, str | None]]:
-    detail = ErrorDetail(message=str(error), type=_type(error.http_status), param=error.param, code=error.code)
+    message = str(error).encode("utf-8", "replace").decode()  # a lone surrogate in it could not be sent
+    detail = ErrorDetail(message=message, type=_type(error.http_status), param=error.param, code=error.code)
     return {"error": detail.model_dump()}
 
 

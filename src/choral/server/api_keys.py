@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import hmac
 import json
+import logging
 import os
 import re
 import secrets
@@ -22,9 +23,12 @@ from choral.errors import UsageError
 from choral.types import option
 from choral.validation import check_fields
 
+log = logging.getLogger("choral.server")
 PREFIX = "ck-"
 VERSION = 1
+COMMAND_LINE_NAME = "given"  # of the single key on the command line; its jobs and usage are stored under this name
 _NAME = re.compile(r"[\w.@-]{1,64}")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +61,7 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
         stored = json.loads(path.read_bytes())
         if stored["v"] != VERSION:
             raise UsageError(f"{path} has version {stored['v']!r}; this Choral reads version {VERSION}")
-        return tuple(ApiKey(**fields) for fields in stored["keys"])
+        keys = tuple(ApiKey(**fields) for fields in stored["keys"])
     except FileNotFoundError as error:
         raise UsageError(
             f"{path} does not exist: make a first key with `choral keys add NAME --file {path}`"
@@ -66,6 +70,24 @@ def read_keys(path: Path) -> tuple[ApiKey, ...]:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, TypeError, KeyError) as error:
         raise UsageError(f"{path} is not a file of API keys: make one with `choral keys add`") from error
+    for key in keys:
+        if not _SHA256.fullmatch(key.sha256):
+            raise UsageError(
+                f"the key {key.name!r} in {path} has no valid SHA-256: make it again with `choral keys add`"
+            )
+    names = [key.name for key in keys]
+    if repeated := sorted({name for name in names if names.count(name) > 1}):
+        raise UsageError(f"{path} has two keys named {repeated[0]!r}, which would share jobs and limits: rename one")
+    return keys
+
+
+def require_free_name(path: Path, keys: Iterable[ApiKey]) -> None:
+    """Refuse a file whose key would share its jobs and limits with the single key on the command line."""
+    if any(key.name == COMMAND_LINE_NAME for key in keys):
+        raise UsageError(
+            f"{path} has a key named {COMMAND_LINE_NAME!r}, which is the name of the key in --api-key or "
+            "CHORAL_API_KEY: rename the one in the file, or use only one of the two"
+        )
 
 
 def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
@@ -85,11 +107,11 @@ class ApiKeyStore:
 
     def __init__(self, path: Path | None = None, single_key: str | None = None) -> None:
         self._path = path
-        self._single = () if single_key is None else (ApiKey(name="given", sha256=hash_secret(single_key)),)
+        self._single = () if single_key is None else (ApiKey(name=COMMAND_LINE_NAME, sha256=hash_secret(single_key)),)
         self._stamp: tuple[int, int] | None = None
         self._stored: tuple[ApiKey, ...] = ()
         if path is not None:
-            self._stored, self._stamp = read_keys(path), _stamp(path)
+            self._stored, self._stamp = self._read(path), _stamp(path)
 
     @property
     def is_required(self) -> bool:
@@ -113,10 +135,17 @@ class ApiKeyStore:
         """Read a changed file; if it cannot be read, keep the old keys, because it may be half-edited."""
         if self._path is None or (stamp := _stamp(self._path)) in (self._stamp, None):
             return
+        self._stamp = stamp  # a broken file is read, and reported, once
         try:
-            self._stored, self._stamp = read_keys(self._path), stamp
-        except UsageError:
-            return
+            self._stored = self._read(self._path)
+        except UsageError as error:
+            log.warning("the API keys stay as they were: %s", error)
+
+    def _read(self, path: Path) -> tuple[ApiKey, ...]:
+        keys = read_keys(path)
+        if self._single:
+            require_free_name(path, keys)
+        return keys
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -22,6 +22,7 @@ except ImportError as missing:
 from choral.server import health, openai
 from choral.server.api_errors import add_error_handlers
 from choral.server.api_keys import ApiKeyStore
+from choral.server.cross_site import CrossSitePolicy
 from choral.server.jobs import routes as job_routes
 from choral.server.jobs.job_store import JobStore
 from choral.server.middleware import RequestMiddleware
@@ -61,9 +62,11 @@ def create_app(
     if jobs is not None:
         app.include_router(job_routes.make_router(service, jobs))
     add_error_handlers(app)
+    keys = keys or ApiKeyStore()
     app.add_middleware(
         RequestMiddleware,
-        keys=keys or ApiKeyStore(),
+        cross_site=CrossSitePolicy.of(service.settings, has_keys=keys.is_required),
+        keys=keys,
         quotas=quotas or KeyQuotas(),
         metrics=service.metrics,
         tracing=tracing,

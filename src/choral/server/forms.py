@@ -25,6 +25,7 @@ from choral.types import TranscribeOptions
 
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
 MAX_SHOWN_CHARACTERS = 100  # of a client's input, in messages
+MAX_ERRORS = 100
 
 
 class FormModel(BaseModel):
@@ -52,6 +53,9 @@ def validate_json(model: type[Model], text: bytes | bytearray | str, *, parent: 
 
 def _to_api_error(model: type[FormModel], error: ValidationError, parent: str | None) -> ApiError:
     """The first error, with pydantic's own description of what is expected."""
+    if error.error_count() > MAX_ERRORS:  # listing them would block the event loop
+        text = f"{error.error_count():,} values are invalid; the fields are {', '.join(_field_names(model))}"
+        return ApiError(text, param=parent, code="invalid_value")
     first = error.errors(include_url=False)[0]
     if first["type"] == "json_invalid":
         text = f"{parent or 'the body'} is not valid JSON: {first['ctx']['error']}"
@@ -75,8 +79,12 @@ def _to_api_error(model: type[FormModel], error: ValidationError, parent: str | 
     return ApiError(f"`{name}` is {value!r}: {text}", param=param, code="invalid_value")
 
 
+def _field_names(model: type[FormModel]) -> list[str]:
+    return [info.alias or key for key, info in model.model_fields.items()]
+
+
 def unknown_field(model: type[FormModel], name: str, param: str, *, has_file: bool = True) -> ApiError:
-    known = ["file"] * has_file + [info.alias or key for key, info in model.model_fields.items()]
+    known = ["file"] * has_file + _field_names(model)
     return ApiError(
         f"unknown field `{name[:MAX_SHOWN_CHARACTERS]}`; the fields are {', '.join(known)}",
         param=param,

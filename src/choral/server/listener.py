@@ -1,12 +1,14 @@
-"""The uvicorn server: graceful shutdown that refuses new requests first, a timeout for headers, and memory trimming.
+"""The uvicorn server: graceful shutdown that refuses new requests first, limits on connections, and memory trimming.
 
-uvicorn waits for the headers of a request forever; this server closes a connection that does not send them in time.
+uvicorn accepts any number of connections, and waits forever for the headers of a request, for the rest of a body that
+the response did not need, and for a client that does not read; this server ends such connections.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import socket
 import time
 from types import FrameType
@@ -27,52 +29,89 @@ log = logging.getLogger("choral.server")
 BACKLOG = 2048  # connections that the kernel queues
 FORCE_EXIT_POLL_S = 0.1  # uvicorn reports a second signal only through a flag
 TRIM_EVERY_S = 10.0
+RESERVED_FILES = BACKLOG + 512  # connections accepted in one go before any can be closed, and all other files
 
 
-class HeaderTimeoutProtocol(H11Protocol):
-    """Closes connections whose headers do not arrive in time; bodies have their own timeouts in `upload`."""
+class LimitedProtocol(H11Protocol):
+    """Closes connections that make no progress; the bodies of requests have their own timeouts in `upload`."""
 
     headers_timeout_s = 20.0
-    _closing: asyncio.TimerHandle | None = None
+    response_stall_s = 60.0
+    max_connections = 4096
+    without_request: dict[LimitedProtocol, None]  # oldest first; shared by the connections of a server
+    _timer: asyncio.TimerHandle | None = None  # for the headers
+    _stall: asyncio.TimerHandle | None = None
+    _linger: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        if len(self.connections) > self.max_connections:
+            oldest = next(iter(self.without_request), self)
+            oldest.transport.abort()
+            self.without_request.pop(oldest, None)
+            if oldest is self:
+                return
         self._update_timer()
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
-        self._update_timer()
+        if self.conn.our_state is not h11.DONE:
+            _cancel(self._linger)
+            self._update_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
+        _cancel(self._linger)
+        self.resume_writing()
         super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._stop_timer()  # between requests uvicorn's keep-alive timeout applies
+        if self.conn.their_state is h11.SEND_BODY:  # the client sees a refusal once it has sent the rest
+            self._linger = self.loop.call_later(self.response_stall_s, self.transport.abort)
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._stall = self.loop.call_later(self.response_stall_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        _cancel(self._stall)
 
     def _update_timer(self) -> None:
         if self.conn.their_state is not h11.IDLE:
             self._stop_timer()
-        elif self._closing is None:
-            self._closing = self.loop.call_later(self.headers_timeout_s, self.transport.close)
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.headers_timeout_s, self.transport.close)
+            self.without_request[self] = None
 
     def _stop_timer(self) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+        self.without_request.pop(self, None)
+        _cancel(self._timer)
+        self._timer = None
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
 
 
 class Listener(uvicorn.Server):
     """The first signal starts a graceful shutdown, the second exits at once."""
 
     def __init__(self, app: FastAPI, service: Service) -> None:
-        stall_s = service.settings.upload_stall_s
-        # uvicorn instantiates the class itself, so the timeout is a class attribute.
-        protocol = type("Protocol", (HeaderTimeoutProtocol,), {"headers_timeout_s": stall_s})
-        send_s = service.settings.realtime_send_s
-        websocket_protocol = type("WebSocket", (WebSocketProtocol,), {"send_timeout_s": send_s})
-        self._drain_s = service.settings.drain_s
+        settings = service.settings
+        # uvicorn instantiates the class itself, so the limits are class attributes.
+        limits = {
+            "headers_timeout_s": settings.upload_stall_s,
+            "response_stall_s": settings.response_stall_s,
+            "max_connections": min(settings.connections, allowed_connections(settings.connections)),
+            "without_request": {},
+        }
+        protocol = type("Protocol", (LimitedProtocol,), limits)
+        websocket_protocol = type("WebSocket", (WebSocketProtocol,), {"send_timeout_s": settings.realtime_send_s})
+        self._drain_s = settings.drain_s
         super().__init__(
             uvicorn.Config(
                 app,
@@ -91,11 +130,21 @@ class Listener(uvicorn.Server):
         self._service = service
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        trimming = asyncio.create_task(trim_memory_periodically())
+        tasks = [asyncio.create_task(trim_memory_periodically()), asyncio.create_task(self._abort_stuck_connections())]
         try:
             await super().serve(sockets)
         finally:
-            await cancel_tasks([trimming])
+            await cancel_tasks(tasks)
+
+    async def _abort_stuck_connections(self) -> None:
+        """Abort connections that were closed a while ago: each waits for a client that does not read its last bytes."""
+        closing: set[Any] = set()
+        while True:
+            await asyncio.sleep(self._service.settings.response_stall_s)
+            found = {connection for connection in self.server_state.connections if connection.transport.is_closing()}
+            for connection in closing & found:
+                connection.transport.abort()
+            closing = found - closing
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self.force_exit = self.should_exit
@@ -119,6 +168,21 @@ async def trim_memory_periodically() -> None:
     while True:
         await asyncio.sleep(TRIM_EVERY_S)
         await run_in_thread(trim_malloc, "malloc-trim")
+
+
+def allowed_connections(requested: int) -> int:
+    """How many connections the limit on open files leaves room for; it is raised as far as it may be."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return requested
+    needed = requested + RESERVED_FILES
+    if soft < needed and (hard == resource.RLIM_INFINITY or soft < hard):
+        soft = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    allowed = max(soft // 2, soft - RESERVED_FILES)
+    if allowed < requested:
+        log.warning("at most %d connections: raise the limit on open files (ulimit -n) for more", allowed)
+    return allowed
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -1,5 +1,6 @@
 """The outermost ASGI middleware: request id, authentication, quota, metrics, access log and the last error boundary.
 
+Requests that a browser sends for a page of another site are refused first (`cross_site`).
 API keys are checked before any of the body is read, under `/v1` and for `/metrics`; health checks and the page are
 open. A WebSocket counts as one request for as long as it lasts; browsers cannot send headers with one, so its key may
 come as a subprotocol.
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_response, internal_error_response
 from choral.server.api_keys import ApiKey, ApiKeyStore
+from choral.server.cross_site import CrossSitePolicy
 from choral.server.metrics import ServerMetrics
 from choral.server.quota import ANONYMOUS, KeyQuotas, Principal
 from choral.server.tracing import Tracing, set_attribute, set_result
@@ -38,10 +40,17 @@ POLLED_PATHS = ("/health/", "/metrics", "/v1/engine")  # requested every few sec
 
 class RequestMiddleware:
     def __init__(
-        self, app: ASGIApp, *, keys: ApiKeyStore, quotas: KeyQuotas, metrics: ServerMetrics, tracing: Tracing | None
+        self,
+        app: ASGIApp,
+        *,
+        cross_site: CrossSitePolicy,
+        keys: ApiKeyStore,
+        quotas: KeyQuotas,
+        metrics: ServerMetrics,
+        tracing: Tracing | None,
     ) -> None:
         self._app, self._keys, self._quotas, self._metrics = app, keys, quotas, metrics
-        self._tracing = tracing
+        self._cross_site, self._tracing = cross_site, tracing
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -84,6 +93,7 @@ class RequestMiddleware:
 
     def _authorize(self, scope: Scope, stack: ExitStack) -> Principal:
         """The caller; a POST or WebSocket counts against the key's quota until the stack is closed."""
+        self._cross_site.check(HTTPConnection(scope))
         if not (self._keys.is_required and scope["path"].startswith(AUTHENTICATED_PATHS)):
             return ANONYMOUS
         key = self._authenticate(HTTPConnection(scope))

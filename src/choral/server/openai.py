@@ -73,7 +73,7 @@ def _speech_route() -> dict[str, Any]:
     text = {"schema": {"type": "string"}}
     content = {MEDIA_TYPES[name]: text for name in ("text", "srt", "vtt")} | EVENT_STREAM
     body = {"required": True, "content": {"multipart/form-data": {"schema": form_schema(SpeechForm)}}}
-    errors = error_responses(400, 401, 403, 404, 408, 413, 415, 424, 429, 503)
+    errors = error_responses(400, 401, 403, 404, 408, 413, 415, 424, 429, 503, 507)
     return {
         "response_model": TranscriptionBody,
         "responses": {200: {"description": "the transcript", "content": content}, **errors},
@@ -98,8 +98,8 @@ def require_model(service: Service, name: str) -> None:
 async def _handle_speech(service: Service, request: Request, task: Task) -> Response:
     service.requests.require_capacity()
     async with AsyncExitStack() as stack:
-        with service.uploads.admit(), span("read the upload"):
-            form = await stack.enter_async_context(read_form(request, service.settings))
+        with service.uploads.admit_upload() as slot, span("read the upload"):
+            form = await stack.enter_async_context(read_form(request, service.settings, slot))
         speech = read_speech_request(form, task)
         require_model(service, speech.form.model)
         service.require_supported(speech.options, task_param="model")

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from choral.common.aio import run_in_thread
-from choral.server.admission import AdmissionControl
+from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
 from choral.server.realtime.session_registry import SessionRegistry
@@ -44,7 +44,7 @@ class Service:
     prep: PrepPool
     settings: ServerSettings
     requests: AdmissionControl
-    uploads: AdmissionControl
+    uploads: UploadAdmission
     metrics: ServerMetrics
     realtime: SessionRegistry
     engine_slots: asyncio.Semaphore
@@ -57,7 +57,7 @@ class Service:
             prep,
             settings,
             requests=AdmissionControl(settings.queue_limit, "requests"),
-            uploads=AdmissionControl(settings.uploads, "uploads"),
+            uploads=UploadAdmission(settings.uploads, settings.upload_min_rate),
             metrics=metrics,
             realtime=SessionRegistry(settings.realtime_sessions, metrics.registry),
             engine_slots=asyncio.Semaphore(settings.at_once or model.requests_at_once),

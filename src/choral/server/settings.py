@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from choral.validation import check_fields
 
 MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0
+_TRUSTED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
 REDIS_VARIABLE, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
 
 
@@ -25,14 +27,30 @@ class ServerSettings:
     cors_origins: tuple[str, ...] = option(
         (), "origins of web pages that may use the server, separated by commas", metavar="ORIGIN,…"
     )
+    trusted_hosts: tuple[str, ...] = option(
+        (),
+        "names under which clients reach the server, for example through a proxy, separated by commas; "
+        "*.example.org includes subdomains, * is any (default: without keys local names and addresses, else any)",
+        metavar="HOST,…",
+    )
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))
     max_audio_s: float = option(4 * HOUR_S, "longest accepted audio", metavar="SECONDS", within=(0.1, 100 * HOUR_S))
     uploads: int = option(128, "concurrent uploads; more are refused before they are read", within=(1, 65_536))
     upload_stall_s: float = option(
-        20.0, "longest pause between two parts of a request body", metavar="SECONDS", within=(0.1, DAY_S)
+        20.0, "longest pause in a request, and longest time for its headers", metavar="SECONDS", within=(0.1, DAY_S)
     )
     upload_timeout_s: float = option(
         600.0, "longest time a whole upload may take", metavar="SECONDS", within=(0.1, DAY_S)
+    )
+    upload_min_rate: int = option(
+        16 * 1024,
+        "bytes per second below which an upload loses its place to a new one when --uploads are in progress",
+        metavar="BYTES",
+        within=(0, 2**40),
+    )
+    connections: int = option(4096, "open connections; more close the oldest one without a request", within=(16, 10**6))
+    response_stall_s: float = option(
+        60.0, "longest time a client may leave a response unread", metavar="SECONDS", within=(0.1, DAY_S)
     )
     at_once: int = option(0, "concurrent requests in the engine; 0: chosen for the device", within=(0, 4096))
     queue_limit: int = option(
@@ -58,6 +76,9 @@ class ServerSettings:
         for origin in self.cors_origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise UsageError(f"origin {origin!r} must look like https://example.org, or be * for every origin")
+        for host in self.trusted_hosts:
+            if not _TRUSTED_HOST.fullmatch(host):
+                raise UsageError(f"trusted host {host!r} must be a name such as speech.example.org, without a port")
 
 
 @dataclass(frozen=True, kw_only=True)

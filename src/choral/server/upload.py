@@ -1,7 +1,8 @@
-"""The streaming reader of multipart uploads: fields, and files that go to disk beyond a small size.
+"""The streaming reader of uploaded forms: text fields, and files that go to disk beyond a small size.
 
 Bytes are counted as they arrive. A request that is too large is refused before it is read if it declares its length,
-and otherwise at the limit; one that stalls or takes too long gets a 408.
+and otherwise at the limit; one that stalls or takes too long gets a 408. Text fields have a limit of their own, because
+they are held in memory and decoded in the event loop.
 """
 
 from __future__ import annotations
@@ -12,19 +13,25 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
+from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
 from starlette.datastructures import FormData, Headers, UploadFile
-from starlette.formparsers import FormParser, MultiPartException, MultiPartParser
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from choral.audio.prep.input_sources import OpenFile
-from choral.audio.spool import size_text
+from choral.audio.spool import cannot_store, size_text
+from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
 
-MAX_FIELD_BYTES = 2**20
-MAX_FIELDS, MAX_FILES = 64, 4  # more than exist, so that an unknown field can be named
+MAX_TEXT_BYTES = 256 * 1024  # of all text fields of a form together
+MAX_FIELDS, MAX_FILES = 64, 2  # more than exist, so that an unknown field can be named
+# Other codecs can take minutes for a megabyte, fail in ways of their own, or decode to text that cannot be encoded.
+# The names are compared as text: Python caches every unknown codec that is looked up.
+CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")
 
 
 @dataclass(frozen=True)
@@ -34,12 +41,12 @@ class Form:
 
 
 @asynccontextmanager
-async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator[Form]:
+async def read_form(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncIterator[Form]:
     """The form of a request. Its files are closed on exit, even if the request is cancelled."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > settings.max_upload_bytes:
         raise _too_large(int(length), settings.max_upload_bytes)
-    data = await _parse(request, limited_body(request, settings))
+    data = await _parse(request, limited_body(request, settings, slot))
     try:
         items = data.multi_items()
         fields = tuple((name, value) for name, value in items if isinstance(value, str))
@@ -52,26 +59,33 @@ async def read_form(request: Request, settings: ServerSettings) -> AsyncIterator
                 asyncio.get_running_loop().run_in_executor(None, value.file.close)
 
 
-async def limited_body(request: Request, settings: ServerSettings) -> AsyncGenerator[bytes, None]:
+async def limited_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncGenerator[bytes, None]:
     """The body in pieces, within the limits of size and time."""
-    n_bytes = 0
     deadline_s = time.monotonic() + settings.upload_timeout_s
     body = request.stream()
     while True:
         left_s = deadline_s - time.monotonic()
         try:
-            async with asyncio.timeout(min(settings.upload_stall_s, left_s)):
-                piece = await anext(body)
-        except StopAsyncIteration:
-            return
+            if slot.is_evicted:
+                raise TimeoutError
+            async with asyncio.timeout(min(settings.upload_stall_s, left_s)) as slot.timeout:
+                piece = await anext(body, None)
         except TimeoutError as error:
-            has_stalled = left_s > settings.upload_stall_s
-            reason = f"stalled for {settings.upload_stall_s:g} s" if has_stalled else "took too long"
+            reason = (
+                f"stalled for {settings.upload_stall_s:g} s" if left_s > settings.upload_stall_s else "took too long"
+            )
+            if slot.is_evicted:
+                reason = f"was slower than {settings.upload_min_rate:,} bytes/s while other requests waited"
             text = f"the upload {reason}: try again on a faster connection"
             raise ApiError(text, status=408, code="upload_timeout") from error
-        n_bytes += len(piece)
-        if n_bytes > settings.max_upload_bytes:
-            raise _too_large(n_bytes, settings.max_upload_bytes)
+        finally:
+            slot.timeout = None
+        if piece is None:
+            slot.is_reading = False
+            return
+        slot.n_bytes += len(piece)
+        if slot.n_bytes > settings.max_upload_bytes:
+            raise _too_large(slot.n_bytes, settings.max_upload_bytes)
         yield piece
 
 
@@ -85,18 +99,19 @@ def _too_large(size_bytes: int, limit_bytes: int) -> ApiError:
     )
 
 
+def _require_text_size(n_bytes: int) -> None:
+    if n_bytes > MAX_TEXT_BYTES:
+        text = f"the text fields of the form have more than {MAX_TEXT_BYTES // 1024} KiB together: send audio as a file"
+        raise ApiError(text, status=413, code="request_too_large")
+
+
 class CompleteFormParser(MultiPartParser):
     """Refuses a truncated form, which Starlette's parser accepts: a field that is missing from it may matter."""
 
     def __init__(self, headers: Headers, body: AsyncGenerator[bytes, None]) -> None:
-        super().__init__(
-            headers,
-            self._until_end(body),
-            max_files=MAX_FILES,
-            max_fields=MAX_FIELDS,
-            max_part_size=MAX_FIELD_BYTES,
-        )
+        super().__init__(headers, self._until_end(body), max_files=MAX_FILES, max_fields=MAX_FIELDS)
         self._has_ended = False
+        self._n_text_bytes = 0
 
     async def _until_end(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async for piece in body:
@@ -104,31 +119,62 @@ class CompleteFormParser(MultiPartParser):
         if not self._has_ended:
             raise MultiPartException("it was cut off before its end")
 
+    def on_part_data(self, data: bytes, start: int, end: int) -> None:
+        if self._current_part.file is None:
+            self._n_text_bytes += end - start
+            _require_text_size(self._n_text_bytes)
+        super().on_part_data(data, start, end)
+
     def on_end(self) -> None:
         self._has_ended = True
+
+
+async def _read_urlencoded(body: AsyncGenerator[bytes, None]) -> FormData:
+    text = bytearray()
+    async for piece in body:
+        text += piece
+        _require_text_size(len(text))
+    pairs = [pair.partition(b"=") for pair in bytes(text).split(b"&", MAX_FIELDS) if pair]
+    if len(pairs) > MAX_FIELDS:
+        raise MultiPartException(f"it has more than {MAX_FIELDS} fields")
+    return FormData([(_unquote(name), _unquote(value)) for name, _, value in pairs])
+
+
+def _unquote(text: bytes) -> str:
+    return unquote_to_bytes(text.replace(b"+", b" ")).decode("utf-8", "replace")
 
 
 def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
+def _require_charset(request: Request) -> None:
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8").decode("latin-1")
+    if charset.strip().lower() not in CHARSETS:
+        text = f"the form has the character set {charset[:100]!r}: send it in utf-8"
+        raise ApiError(text, code="invalid_form")
+
+
 async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormData:
     kind = content_type(request)
+    if kind not in ("multipart/form-data", "application/x-www-form-urlencoded"):
+        raise ApiError(
+            f"the content type is {kind or 'not given'}; send multipart/form-data with the audio in the field `file`",
+            status=415,
+            code="unsupported_content_type",
+        )
+    _require_charset(request)
     try:
         if kind == "multipart/form-data":
             return await CompleteFormParser(request.headers, body).parse()
-        if kind == "application/x-www-form-urlencoded":
-            return await FormParser(request.headers, body).parse()
+        return await _read_urlencoded(body)
     except (MultiPartException, FormParserError) as error:
         reason = getattr(error, "message", None) or str(error)
         raise ApiError(f"the form cannot be read ({reason}): send multipart/form-data", code="invalid_form") from error
     except ClientDisconnect as error:
         raise ApiError("the upload was cut off", code="upload_cut_off") from error
-    raise ApiError(
-        f"the content type is {kind or 'not given'}; send multipart/form-data with the audio in the field `file`",
-        status=415,
-        code="unsupported_content_type",
-    )
+    except OSError as error:  # the file that the upload goes to
+        raise cannot_store(error) from error
 
 
 def _open_file(upload: UploadFile) -> OpenFile:

@@ -14,6 +14,7 @@ from pydantic import Field, create_model
 from starlette.requests import Request
 
 from choral.remote.urls import redact_url
+from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.forms import (
     OPTIONS,
@@ -35,7 +36,7 @@ from choral.server.settings import ServerSettings
 from choral.server.upload import Form, content_type, limited_body, read_form
 from choral.types import Priority
 
-MAX_JSON_BYTES = 2**20
+MAX_JSON_BYTES = 256 * 1024
 
 
 class _JobFields(FormModel):
@@ -50,21 +51,25 @@ LISTS = tuple(name for name, field in OPTIONS.items() if isinstance(field.defaul
 
 
 @asynccontextmanager
-async def read_new_job(request: Request, settings: ServerSettings, job_id: str) -> AsyncIterator[NewJob]:
+async def read_new_job(
+    request: Request, settings: ServerSettings, slot: UploadSlot, job_id: str
+) -> AsyncIterator[NewJob]:
     """The job; its file is open inside the context."""
     if content_type(request) == "application/json":
-        yield _new_job(job_id, await _read_json(request, settings), None)
+        yield _new_job(job_id, await _read_json(request, settings, slot), None)
     else:
-        async with read_form(request, settings) as form:
+        async with read_form(request, settings, slot) as form:
             yield _new_job(job_id, validate(JobForm, _form_fields(form)), form)
 
 
-async def _read_json(request: Request, settings: ServerSettings) -> _JobFields:
+async def _read_json(request: Request, settings: ServerSettings, slot: UploadSlot) -> _JobFields:
     body = bytearray()
-    async for piece in limited_body(request, settings):
+    async for piece in limited_body(request, settings, slot):
         body += piece
         if len(body) > MAX_JSON_BYTES:
-            raise ApiError("the JSON is larger than 1 MiB: send audio in a form", status=413, code="request_too_large")
+            raise ApiError(
+                "the JSON is larger than 256 KiB: send audio in a form", status=413, code="request_too_large"
+            )
     return validate_json(JobForm, body)
 
 

@@ -112,9 +112,9 @@ async def _submit(service: Service, store: JobStore, request: Request) -> Respon
     await store.require_capacity()
     job_id = _prefix(request) + new_id()
     async with AsyncExitStack() as stack:
-        stack.enter_context(service.uploads.admit())
+        slot = stack.enter_context(service.uploads.admit_upload())
         with span("read the upload"):
-            job = await stack.enter_async_context(read_new_job(request, service.settings, job_id))
+            job = await stack.enter_async_context(read_new_job(request, service.settings, slot, job_id))
         with span("store the job"):
             record = await store.submit(job)
     return JSONResponse(job_fields(record), 202, {"Location": f"/v1/jobs/{record.id}"})
