@@ -1,0 +1,172 @@
+"""Attacks with audio, its addresses and the options of a transcription."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+from attack_probe import ProbeReport
+from dense_flac import flac_of_silence
+from local_server import serve
+from serve_process import ServeProcess
+
+SPEECH, JOBS = "/v1/audio/transcriptions", "/v1/jobs"
+Attacked = Callable[..., AbstractContextManager[ProbeReport]]
+
+
+def refusal(answer: httpx.Response, status: int) -> str:
+    """The message of the error, which is in OpenAI's shape."""
+    assert answer.status_code == status, answer.text[:500]
+    error = answer.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert len(error["message"]) < 1000
+    return str(error["message"])
+
+
+@contextmanager
+def raw_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
+    """The URL of an audio file on a server that answers every connection this way."""
+    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
+        stopped = threading.Event()
+
+        def handle(connection: socket.socket) -> None:
+            with connection, contextlib.suppress(OSError):
+                connection.recv(65_536)
+                answer(connection)
+
+        def accept() -> None:
+            while not stopped.is_set():
+                with contextlib.suppress(OSError):
+                    threading.Thread(target=handle, args=(listener.accept()[0],), daemon=True).start()
+
+        listener.settimeout(0.1)
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/a.wav"
+        finally:
+            stopped.set()
+            thread.join()
+
+
+def test_dense_audio_is_refused_at_once(server: ServeProcess, attacked: Attacked) -> None:
+    """655,350 Hz in 8 channels: decoding it takes seconds of a core for every 20 kB."""
+    body = flac_of_silence(655_350, "7.1", 2)
+
+    def send(_: int) -> str:
+        answer = httpx.post(
+            server.url + SPEECH, data={"model": "whisper-1"}, files={"file": ("a.flac", body)}, timeout=60
+        )
+        return refusal(answer, 413)
+
+    with attacked(), ThreadPoolExecutor(8) as threads:
+        for message in threads.map(send, range(16)):
+            assert "convert it to 48 kHz" in message
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("temperature", "1," * 200_000 + "1"),
+        ("temperature", "1," * 16 + "1"),
+        ("clip_timestamps", ",".join(str(i / 1000) for i in range(29_920))),
+        ("clip_timestamps", "0,1e308"),
+        ("suppress_tokens", "1," * 10_000 + "1"),
+        ("suppress_tokens", "9" * 401),
+        ("seed", "9" * 401),
+        ("seed", "9" * 5_000),
+        ("initial_prompt", "a" * 100_000),
+        ("hotwords", "a " * 10_000),
+        ("append_punctuations", "." * 10_000),
+        ("language", "e" * 10_000),
+    ],
+    ids=range(12),
+)
+def test_long_options_are_refused(http: httpx.Client, attacked: Attacked, jfk: Path, name: str, value: str) -> None:
+    with attacked(good="none"):
+        answer = http.post(JOBS, data={name: value}, files={"file": ("a.wav", jfk.read_bytes())})
+        assert name in refusal(answer, 400)
+        assert answer.elapsed.total_seconds() < 5
+
+
+def test_lone_surrogates_are_refused(http: httpx.Client) -> None:
+    body = b'{"url": "http://127.0.0.1:1/a.wav", "initial_prompt": "a\\ud800b"}'
+    refusal(http.post(JOBS, content=body, headers={"content-type": "application/json"}), 400)
+
+
+def test_short_audio_cannot_ask_for_long_work(server: ServeProcess, http: httpx.Client, attacked: Attacked) -> None:
+    """Half a second of noise whose fallback never succeeds, as often as the options allow."""
+    noise = np.random.default_rng(0).normal(0, 3000, 8_000).astype("<i2").tobytes()
+    wav = b"RIFF\xff\xff\xff\xffWAVEfmt \x10\0\0\0\1\0\1\0\x80\x3e\0\0\0\x7d\0\0\2\0\x10\0data\xff\xff\xff\xff" + noise
+    options = {"temperature": ",".join(["1"] * 16), "compression_ratio_threshold": "0", "logprob_threshold": "0"}
+    options |= {"no_speech_threshold": "2", "best_of": "16", "max_tokens": "4"}
+    with attacked():
+        ids = [http.post(JOBS, data=options, files={"file": ("a.wav", wav)}).json()["id"] for _ in range(2)]
+        jobs = [wait_for(http, job_id) for job_id in ids]
+    for job in jobs:
+        assert job["state"] == "succeeded", job
+        assert any("more decoding attempts" in warning for warning in job["result"]["warnings"]), job
+
+
+def test_many_clips_in_short_audio(http: httpx.Client, attacked: Attacked, jfk: Path) -> None:
+    clips = ",".join(str(i / 1000) for i in range(10_000))
+    with attacked():
+        for mode in ("batched", "sequential"):
+            data = {"clip_timestamps": clips, "mode": mode}
+            answer = http.post(JOBS, data=data, files={"file": ("a.wav", jfk.read_bytes())})
+            job = wait_for(http, answer.json()["id"])
+            assert job["state"] == "failed", job
+            assert "join neighbouring clips" in job["error"]["message"]
+
+
+def wait_for(http: httpx.Client, job_id: str, limit_s: float = 120) -> dict[str, Any]:
+    deadline_s = time.monotonic() + limit_s
+    while time.monotonic() < deadline_s:
+        job: dict[str, Any] = http.get(f"{JOBS}/{job_id}").json()
+        if job["state"] not in ("queued", "running", "retrying"):
+            return job
+        time.sleep(0.1)
+    raise TimeoutError(job)
+
+
+@pytest.mark.parametrize("n_digits", [400, 5_000])
+def test_content_length_of_many_digits(http: httpx.Client, attacked: Attacked, n_digits: int) -> None:
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * n_digits + b"\r\n\r\n"
+    with raw_server(lambda connection: connection.sendall(head)) as url, attacked(good="none"):
+        answer = http.post(SPEECH, data={"model": "whisper-1", "url": url})
+        assert f"declares a size of {n_digits:,} digits" in refusal(answer, 424)
+
+
+def test_trickling_addresses_delay_nothing_else(server: ServeProcess, attacked: Attacked, jfk: Path) -> None:
+    stopped = threading.Event()
+
+    def trickle(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        while not stopped.wait(0.5):
+            connection.sendall(b"R")
+
+    def ask(url: str) -> int:
+        answer = httpx.post(server.url + SPEECH, data={"model": "whisper-1", "url": url}, timeout=120)
+        return answer.status_code
+
+    with attacked(), raw_server(trickle) as slow, serve() as good, ThreadPoolExecutor(41) as threads:
+        attacks = [threads.submit(ask, slow) for _ in range(40)]
+        time.sleep(1)
+        url = good.add("/good.wav", jfk.read_bytes())
+        start_s = time.monotonic()
+        assert ask(url) == 200
+        assert time.monotonic() - start_s < 20
+        assert not any(attack.done() for attack in attacks)
+        stopped.set()
+        assert all(attack.result(60) >= 400 for attack in attacks)
