@@ -19,7 +19,7 @@ from typing import Any
 from choral.server.realtime.server_events import Event
 
 MAX_UNSENT, MAX_UNSENT_BYTES = 4096, 2 * 2**20
-LOW_UNSENT, LOW_UNSENT_BYTES = 64, 64 * 2**10  # from here on the client is not read
+LOW_UNSENT, LOW_UNSENT_BYTES = 1024, 512 * 2**10  # from here on the client is not read
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from choral.server.realtime.session import (
 )
 from choral.server.service import Service
 
-MAX_READ_AHEAD = 8  # messages; together less than the size of the largest one, and one more
+MAX_READ_AHEAD, MAX_READ_AHEAD_BYTES = 8, 256 * 2**10  # the last message may be larger
 NORMAL, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008  # close codes
 THREAD_EXIT_S = 5.0
 LAST_EVENTS_S = 5.0  # to send what is queued when a session ends
@@ -128,7 +128,7 @@ class WebSocketConnection:
         return await self._websocket.receive()
 
     def _can_read(self) -> bool:
-        has_room = self._n_unhandled < MAX_READ_AHEAD and self._unhandled_bytes < self._settings.realtime_message_bytes
+        has_room = self._n_unhandled < MAX_READ_AHEAD and self._unhandled_bytes < MAX_READ_AHEAD_BYTES
         return has_room and self._outbox.is_low and not self._is_refused
 
     def _count_handled(self, message: ClientMessage | RejectedMessage) -> None:
