@@ -28,7 +28,7 @@ from serve_process import ServeProcess, running
 MIB = 2**20
 SESSIONS, SEND_S = 8, 2
 FREED_WITHIN_S = 15.0
-CRLF = "\r\n"
+BLOCKED_S = 3.0  # a send that takes longer shows that the server does not read
 BAD_EVENT = json.dumps({"type": "no.such.event", "event_id": "x" * 512})
 Attacked = Callable[..., AbstractContextManager[ProbeReport]]
 
@@ -42,21 +42,40 @@ def server(tiny_en_pt: Path) -> Iterator[ServeProcess]:
         yield started
 
 
+@pytest.mark.parametrize("headers", [{"Origin": "http://evil.example:8000"}, {"Sec-Fetch-Site": "same-origin"}, {}])
+def test_rebound_host_names_are_refused(server: ServeProcess, headers: dict[str, str]) -> None:
+    """A page whose name now resolves to this server: its requests have that name as their Host."""
+    with closing(handshake(server.url, {"Host": "evil.example:8000", **headers})) as connection:
+        answer = connection.recv(4096)
+    assert answer.startswith(b"HTTP/1.1 403 ")
+    assert b"host_not_allowed" in answer
+
+
+def handshake(url: str, headers: dict[str, str]) -> socket.socket:
+    """A bare socket on which the request for a session was sent; its receive buffer is small."""
+    address = urlsplit(url)
+    connection = socket.socket()
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    connection.settimeout(BLOCKED_S)
+    connection.connect((address.hostname, address.port))
+    headers = {
+        "Host": address.netloc,
+        "Upgrade": "websocket",
+        "Connection": "Upgrade",
+        "Sec-WebSocket-Key": base64.b64encode(os.urandom(16)).decode(),
+        "Sec-WebSocket-Version": "13",
+        **headers,
+    }
+    lines = ["GET /v1/realtime?intent=transcription HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
+    connection.sendall("\r\n".join([*lines, "", ""]).encode())
+    return connection
+
+
 class SilentReader:
     """A WebSocket client on a bare socket that never reads after its handshake."""
 
     def __init__(self, url: str, headers: dict[str, str] | None = None) -> None:
-        address = urlsplit(url)
-        self._socket = socket.socket()
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        self._socket.settimeout(FREED_WITHIN_S)
-        self._socket.connect((address.hostname, address.port))
-        key = base64.b64encode(os.urandom(16)).decode()
-        self._socket.sendall(
-            f"GET /v1/realtime?intent=transcription HTTP/1.1\r\nHost: {address.netloc}\r\nUpgrade: websocket\r\n"
-            f"Connection: Upgrade\r\nSec-WebSocket-Key: {key}\r\nSec-WebSocket-Version: 13\r\n"
-            f"{''.join(f'{name}: {value}{CRLF}' for name, value in (headers or {}).items())}\r\n".encode()
-        )
+        self._socket = handshake(url, headers or {})
         assert self._socket.recv(12) == b"HTTP/1.1 101"
 
     def flood(self, first: bytes, data: bytes, n_times: int) -> None:
