@@ -110,8 +110,17 @@ class Model:
 
     @property
     def is_working(self) -> bool:
-        """False once the model is closed or its engine has failed."""
-        return self._engine.is_working
+        """False once the model is closed, and while its device fails at everything."""
+        return self.failure is None
+
+    @property
+    def failure(self) -> str | None:
+        """Why no request can succeed; None while the model works. A window that succeeds ends it."""
+        return self._engine.failure
+
+    def self_test(self) -> None:
+        """Decode noise on every device; raises an `EngineError` if one fails."""
+        self._engine.self_test()
 
     @property
     def requests_at_once(self) -> int:

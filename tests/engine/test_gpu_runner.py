@@ -17,7 +17,7 @@ import pytest
 import torch
 
 from choral.audio.mel import pad
-from choral.engine import gpu_runner
+from choral.engine import gpu_runner, gpu_state
 from choral.engine.engine import Engine
 from choral.engine.gpu_encode import GpuEncode
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
@@ -198,6 +198,34 @@ def test_graph_sizes_need_little_padding() -> None:
     assert sizes[-1] == 256
     assert all(larger <= 2 * smaller for smaller, larger in pairwise(sizes))
     assert sizes_up_to(9)[-2:] == [8, 9]
+
+
+@torch.inference_mode()
+def test_rows_are_written_again_after_a_failed_write(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the next window in the same slots would never advance."""
+    runner = engine._loop.runner
+    assert isinstance(runner, GpuRunner)
+    runner._set_rows([(1, 1)])
+    with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+        patched.setattr(gpu_state, "to_device", out_of_memory)
+        runner._set_rows([(4, 4)])
+    runner._set_rows([(4, 4)])
+    assert runner.rows[:, 0].tolist() == [4, 4]
+
+
+def test_a_snapshot_that_failed_is_not_read(engine: Engine) -> None:
+    """It may hold the results of other windows, which had the same slots."""
+    runner = engine._loop.runner
+    assert isinstance(runner, GpuRunner)
+    snapshot = gpu_state.StateSnapshot(runner.state)
+    snapshot._copies[1] = snapshot._copies[1][:, :1].expand(-1, 2)  # a copy of another shape
+    with pytest.raises(RuntimeError):
+        snapshot.take(7)
+    assert snapshot.n_bursts < 0
+
+
+def out_of_memory(*_: object) -> torch.Tensor:
+    raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
 
 
 def test_without_a_gpu_the_step_runs_eagerly() -> None:

@@ -21,9 +21,9 @@ from choral.engine.capacity import Capacity
 from choral.engine.engine_loop import Cancel, ClearCache, EngineLoop, Shutdown, StepRecord, Submitted
 from choral.engine.runner import Runner
 from choral.engine.steps import Pending, WindowTask
-from choral.engine.warmup import warm_up
-from choral.engine.window import Caller, Result, Window
-from choral.errors import EngineClosed, QueueFull, UsageError
+from choral.engine.warmup import noise, warm_up
+from choral.engine.window import Caller, DecodeParams, Result, Window
+from choral.errors import EngineClosed, EngineError, QueueFull, UsageError, WindowFailed
 
 log = logging.getLogger("choral.engine")
 CLOSED = "this model was closed; load it again to go on"
@@ -97,7 +97,23 @@ class Engine:
 
     @property
     def is_working(self) -> bool:
+        """Whether it takes windows."""
         return not (self._is_closed or self._loop.is_over)
+
+    @property
+    def failure(self) -> str | None:
+        """Why no request can succeed: the engine is closed, or its device fails at every window."""
+        return self._loop.failures.reason if self.is_working else CLOSED
+
+    def self_test(self) -> None:
+        """Decode two tokens of noise; raises an `EngineError` if that fails, and ends `failure` if it does not."""
+        # New noise each time, which is encoded, and two tokens: the first may come from the prefill.
+        pending = self.submit(Window(noise(seed=None), DecodeParams(language="en", max_tokens=2)))
+        error = pending.exception()
+        if isinstance(error, EngineError):
+            raise error
+        if error is not None:
+            raise WindowFailed(f"the self-test failed: {error}") from error
 
     @property
     def n_in_flight(self) -> int:

@@ -16,6 +16,7 @@ from queue import Empty, SimpleQueue
 from choral.engine.capacity import Capacity
 from choral.engine.decoding import device_failed
 from choral.engine.encoder_cache import EncoderCache
+from choral.engine.failure_streak import FailureStreak
 from choral.engine.runner import PrefillInput, Runner
 from choral.engine.scheduler import Scheduler
 from choral.engine.slots import Slots
@@ -69,6 +70,7 @@ class EngineLoop:
         self.scheduler = Scheduler(slots, self.cache, max_encode_batch, capacity.n_lanes, runner.costs)
         self.queue: SimpleQueue[Message] = SimpleQueue()
         self.observer: Callable[[StepRecord], None] | None = None
+        self.failures = FailureStreak(runner.device)
         self.is_over = False
         self._next_check_s = 0.0
         self._ending = threading.Lock()  # every message put before the end is seen by `end`
@@ -100,6 +102,7 @@ class EngineLoop:
             step = replace(step, tasks=tasks)
             started_s = time.perf_counter()
             outcomes, run_s = self.execute(step)
+            self.failures.record(step, outcomes)
             if self.observer is not None:
                 scheduling_s = started_s - scheduling_started_s
                 self.observer(StepRecord(step, outcomes, started_s, run_s, scheduling_s, self.scheduler.n_waiting))

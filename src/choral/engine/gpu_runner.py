@@ -25,7 +25,7 @@ from choral.engine.gpu_encode import GpuEncode
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
 from choral.engine.gpu_prefill import GpuPrefill
 from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapshot
-from choral.engine.host_sampler import HostSampler
+from choral.engine.host_sampler import HostSampler, fail_unfinished
 from choral.engine.runner import PrefillInput
 from choral.engine.search import is_beam_search
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
@@ -160,10 +160,13 @@ class GpuRunner:
 
     def _sample_on_host(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
         outcomes = self._host_sampler.sample(decodings, logits)
-        slots = self.state.to_device(torch.tensor([slot for decoding in decodings for slot in decoding.slots]))
-        lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
-        self.state.decode.lengths[slots] = self.state.to_device(torch.tensor(lengths))
-        self.state.decode.next_tokens[slots] = self._host_sampler.next_tokens[slots]
+        try:
+            slots = self.state.to_device(torch.tensor([slot for decoding in decodings for slot in decoding.slots]))
+            lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
+            self.state.decode.lengths[slots] = self.state.to_device(torch.tensor(lengths))
+            self.state.decode.next_tokens[slots] = self._host_sampler.next_tokens[slots]
+        except RuntimeError as error:
+            return fail_unfinished(outcomes, error)
         return outcomes
 
     @torch.inference_mode()
@@ -177,10 +180,12 @@ class GpuRunner:
             logits = self._launch(1 if beams else MAX_BURST_STEPS)
             newest, previous = self._snapshots[self._n_bursts % 2], self._snapshots[(self._n_bursts + 1) % 2]
             newest.take(self._n_bursts)
-            sampled = self._advance_beams(running, logits) if beams else []
             previous.wait()
-        by_slot = {each.slots[0]: outcome for each, outcome in zip(beams, sampled, strict=True)}
-        return [by_slot.get(each.slots[0]) or self._outcome(each, previous) for each in running]
+            outcomes = {each.slots[0]: self._outcome(each, previous) for each in running if each.decoding is None}
+            # Beams last: whatever fails before may be retried, but their searches must not advance twice.
+            sampled = self._advance_beams(running, logits) if beams else []
+        outcomes |= {each.slots[0]: outcome for each, outcome in zip(beams, sampled, strict=True)}
+        return [outcomes[each.slots[0]] for each in running]
 
     def _launch(self, max_steps: int) -> Tensor:
         """A burst of about `BURST_S`, by the measured time of a step."""
@@ -197,10 +202,11 @@ class GpuRunner:
     def _set_rows(self, rows: list[tuple[int, int]]) -> None:
         if rows == self._row_list:
             return
-        self._row_list = rows
+        self._row_list = []  # unknown, if the copy fails
         size, pad_slot = self.graphs.size_for(len(rows)), self.state.pad_slot
         padded = rows + [(pad_slot, pad_slot)] * (size - len(rows))
         self.rows[:, :size] = self.state.to_device(torch.tensor(padded, dtype=torch.int32)).t()
+        self._row_list = rows
 
     def _advance_beams(self, running: Sequence[Running], logits: Tensor) -> list[Outcome]:
         first_row = 0

@@ -131,11 +131,12 @@ class StateSnapshot:
         self.n_bursts = 0  # that were launched before it
 
     def take(self, n_bursts: int) -> None:
-        self.n_bursts = n_bursts
+        self.n_bursts = -1  # if a copy fails, no window may read it: slots may have had other windows before
         for copy, source in zip(self._copies, self._sources, strict=True):
             copy.copy_(source, non_blocking=True)
         if self._is_complete is not None:
             self._is_complete.record()
+        self.n_bursts = n_bursts
 
     def wait(self) -> None:
         if self._is_complete is not None:

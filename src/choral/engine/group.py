@@ -1,6 +1,7 @@
 """Several engines, one per device, behind one `submit`: a window goes to the engine with the fewest in flight.
 
-Windows of the same audio (retries, alignment) go to the engine that has it encoded. The engines do not know each other.
+Windows of the same audio (retries, alignment) go to the engine that has it encoded. An engine whose device fails at
+everything gets windows only if all do. The engines do not know each other.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ class EngineGroup:
         key = window.audio.key  # hashes the audio: not under the lock
         with self._lock:
             admit(caller, self._callers, self.stats.waiting, self.settings.queue_limit)
-            engine = self._known.pop(key, None) or min(self._engines, key=lambda engine: engine.n_in_flight)
+            engine = self._known.pop(key, None)
+            if engine is None or engine.failure is not None:
+                # A failed device is done with its windows at once: it would always have the fewest.
+                engine = min(self._engines, key=lambda engine: (engine.failure is not None, engine.n_in_flight))
             self._known[key] = engine
             if len(self._known) > MAX_KNOWN_AUDIOS:
                 self._known.popitem(last=False)
@@ -78,6 +82,15 @@ class EngineGroup:
     @property
     def is_working(self) -> bool:
         return all(engine.is_working for engine in self._engines)
+
+    @property
+    def failure(self) -> str | None:
+        """That of the first device that fails; the others get all windows meanwhile."""
+        return next((engine.failure for engine in self._engines if engine.failure is not None), None)
+
+    def self_test(self) -> None:
+        for engine in self._engines:
+            engine.self_test()
 
     @property
     def stats(self) -> EngineStats:

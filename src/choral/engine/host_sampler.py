@@ -71,9 +71,8 @@ class HostSampler:
         try:
             if inputs:
                 self._set_inputs(inputs, max(decoding.length for decoding in decodings))
-        except RuntimeError as error:  # out of memory; their searches have advanced, so a retry would skip a token
-            failure = device_failed(error)
-            return [Failed(failure) if isinstance(outcome, InProgress) else outcome for outcome in outcomes]
+        except RuntimeError as error:
+            return fail_unfinished(outcomes, error)
         return outcomes
 
     def _search(self, decodings: Sequence[Decoding], logits: Tensor) -> list[list[Next]]:
@@ -102,6 +101,12 @@ class HostSampler:
             self._rules.history.copy(moved[:, 0], moved[:, 1])
         self.next_tokens[rows[:, 1]] = rows[:, 2]
         self._rules.history.append(rows[:, 1], rows[:, 2])
+
+
+def fail_unfinished(outcomes: Sequence[Outcome], error: RuntimeError) -> list[Outcome]:
+    """Out of memory after the searches have advanced: a retry of the step would skip a token."""
+    failure = device_failed(error)
+    return [Failed(failure) if isinstance(outcome, InProgress) else outcome for outcome in outcomes]
 
 
 def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:

@@ -38,6 +38,6 @@ def timed(runner: Runner, cost: StepCost, n_items: int, action: Callable[[], Seq
         cost.learn(n_items, time.perf_counter() - started_s)
 
 
-def noise(seed: int) -> WindowAudio:
+def noise(seed: int | None) -> WindowAudio:
     samples = np.random.default_rng(seed).normal(0, 0.01, WINDOW_SAMPLES).astype(np.float32)
     return WindowAudio(samples, lead=0, n_mel_frames=WINDOW_MEL_FRAMES, mel_peak=None)

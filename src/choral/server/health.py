@@ -8,18 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import numpy as np
 from fastapi import APIRouter
 from pydantic import BaseModel
 from starlette.responses import PlainTextResponse, Response
 
-from choral.audio.constants import SAMPLE_RATE
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.errors import ChoralError
 from choral.server.service import Service
-from choral.types import TranscribeOptions
 
 log = logging.getLogger("choral.server")
+RETEST_S = 5.0
 PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
 METRICS_RESPONSE: dict[int | str, dict[str, Any]] = {
     200: {"description": "Prometheus text format", "content": {"text/plain": {"schema": {"type": "string"}}}}
@@ -28,6 +26,7 @@ METRICS_RESPONSE: dict[int | str, dict[str, Any]] = {
 
 class StatusBody(BaseModel):
     status: str
+    reason: str | None = None
 
 
 class Readiness:
@@ -36,17 +35,25 @@ class Readiness:
     def __init__(self, service: Service) -> None:
         self._service = service
         self._has_passed = False
+        self._error: str | None = None  # of the last self-test
+
+    async def run_self_tests(self) -> None:
+        """At start until one passes, and again while the engine fails: without requests, only a test can end that."""
+        while True:
+            if not self._has_passed or not self._service.model.is_working:
+                await self.self_test()
+            await asyncio.sleep(RETEST_S)
 
     async def self_test(self) -> None:
-        """Transcribe one second of noise with the engine."""
-        noise = (np.random.default_rng(0).standard_normal(SAMPLE_RATE) * 0.05).astype(np.float32)
-        options = TranscribeOptions(language="en", temperature=0.0, max_tokens=1)
+        """Decode noise with the engine."""
         try:
-            await run_in_thread(lambda: self._service.model.transcribe(noise, options), "self-test")
-        except ChoralError:
-            log.exception("the self-test failed: the server does not become ready")
+            await run_in_thread(self._service.model.self_test, "self-test")
+        except ChoralError as error:
+            if self._error is None:  # once, not at every retest
+                log.exception("the self-test failed: the server is not ready until one passes")
+            self._error = str(error)
         else:
-            self._has_passed = True
+            self._has_passed, self._error = True, None
 
     @property
     def status(self) -> str:
@@ -54,7 +61,12 @@ class Readiness:
             return "stopping"
         if not self._service.model.is_working:
             return "failed"
-        return "ready" if self._has_passed else "starting"
+        return "ready" if self._has_passed else "failed" if self._error else "starting"
+
+    @property
+    def reason(self) -> str | None:
+        """Why the server has failed."""
+        return self._service.model.failure or self._error
 
 
 def make_router(service: Service) -> APIRouter:
@@ -62,25 +74,26 @@ def make_router(service: Service) -> APIRouter:
 
     @asynccontextmanager
     async def run_self_test(app: object) -> AsyncIterator[None]:
-        test = asyncio.create_task(readiness.self_test())
+        test = asyncio.create_task(readiness.run_self_tests())
         yield
         await cancel_tasks([test])
 
     router = APIRouter(tags=["operation"], lifespan=run_self_test)
 
-    @router.get("/health/live", summary="Whether the server runs")
+    @router.get("/health/live", summary="Whether the server runs", response_model_exclude_none=True)
     async def live() -> StatusBody:
         return StatusBody(status="live")
 
     @router.get(
         "/health/ready",
         summary="Whether the server accepts requests",
+        response_model_exclude_none=True,
         responses={503: {"model": StatusBody, "description": "starting, failed or stopping"}},
     )
     async def ready(response: Response) -> StatusBody:
         status = readiness.status
         response.status_code = 200 if status == "ready" else 503
-        return StatusBody(status=status)
+        return StatusBody(status=status, reason=readiness.reason if status == "failed" else None)
 
     @router.get("/metrics", summary="Metrics for Prometheus", response_model=None, responses=METRICS_RESPONSE)
     async def metrics() -> Response:
