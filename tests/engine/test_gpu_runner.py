@@ -206,9 +206,10 @@ def test_rows_are_written_again_after_a_failed_write(engine: Engine, monkeypatch
     runner = engine._loop.runner
     assert isinstance(runner, GpuRunner)
     runner._set_rows([(1, 1)])
-    with monkeypatch.context() as patched, pytest.raises(torch.OutOfMemoryError):
+    with monkeypatch.context() as patched:
         patched.setattr(gpu_state, "to_device", out_of_memory)
-        runner._set_rows([(4, 4)])
+        with pytest.raises(torch.OutOfMemoryError):
+            runner._set_rows([(4, 4)])
     runner._set_rows([(4, 4)])
     assert runner.rows[:, 0].tolist() == [4, 4]
 
