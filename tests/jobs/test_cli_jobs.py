@@ -105,7 +105,7 @@ def test_ids_states_and_results_of_submitted_jobs(choral: Choral, speech_clips: 
 
 def test_cancel_and_retry(choral: Choral, redis_url: str) -> None:
     with Client(redis_url) as client:
-        job_id = client.submit(b"x")
+        job_id = client.submit("http://example.org/talk.mp3")
     assert choral("jobs", "cancel", job_id).stdout == f"{job_id} is cancelled\n"
     assert choral("jobs", "retry", job_id).stdout == f"{job_id} is queued again\n"
 

@@ -179,15 +179,18 @@ def test_the_result_of_an_unsuccessful_job_raises_the_reason(
     as_worker(error=errors.NotAudio("it is no audio"))
     with pytest.raises(errors.JobFailed, match=r"talk\.mp3\): it is no audio"):
         client.wait(job_id)
-    assert client.retry(job_id).state == "queued"
-    assert client.cancel(job_id).state == "cancelled"
+    with pytest.raises(errors.JobNotReady, match="audio was deleted"):
+        client.retry(job_id)
+    by_url = client.submit("http://example.org/talk.mp3")
+    assert client.cancel(by_url).state == "cancelled"
     with pytest.raises(errors.JobCancelled):
-        client.result(job_id)
+        client.result(by_url)
+    assert client.retry(by_url).state == "queued"
     with pytest.raises(errors.JobNotFound, match="job unknown does not exist"):
         client.show("unknown")
     with pytest.raises(errors.JobNotFound):
         client.cancel("unknown")
-    assert [record.id for record in client.list()] == [job_id]
+    assert [record.id for record in client.list()] == [by_url, job_id]
 
 
 def test_delete_removes_an_ended_job(client: Client, redis_url: str, as_worker: Callable[..., ActiveJob]) -> None:

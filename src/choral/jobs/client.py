@@ -19,11 +19,18 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
-from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, UsageError
+from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, RedisUnavailable, UsageError
 from choral.jobs.event_watcher import EventWatcher
 from choral.jobs.job_queue import JobQueue, QueueCounts
 from choral.jobs.record import ENDED, JobRecord, WorkerStatus, transcript_from_json
-from choral.jobs.redis_connection import RedisError, connect, redact_redis_url, redis_errors, resolve_redis_url
+from choral.jobs.redis_connection import (
+    RedisError,
+    ResponseError,
+    connect,
+    redact_redis_url,
+    redis_errors,
+    resolve_redis_url,
+)
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import JobRequest, new_id, require_id
 from choral.jobs.settings import ClientSettings
@@ -77,25 +84,34 @@ class AsyncClient:
         return request.id
 
     async def _send(self, request: JobRequest, upload: Upload) -> None:
-        if upload.audio.kind == "blob":
-            if (await self._queue.records([request.id]))[0] is not None:
-                return  # submitted already
-            await self._send_blob(upload)
-        outcome = await self._queue.submit(request, upload.inline, self._settings.queue_limit)
-        if outcome != "new" and upload.audio.kind == "blob":
-            await self._queue.delete_blob(upload.audio.place)
+        if upload.blob is None:
+            outcome = await self._queue.submit(request, upload.inline, self._settings.queue_limit)
+        elif (await self._queue.records([request.id]))[0] is not None:
+            return  # submitted already
+        else:
+            outcome = await self._send_with_blob(request, upload)
         if outcome == "full":
             raise QueueFull(
                 f"{self._settings.queue_limit} {request.priority} jobs are waiting already: try again later"
             )
+        if outcome == "expired":
+            raise RedisUnavailable(f"Redis at {self.address} deleted the audio before the job was stored: try again")
 
-    async def _send_blob(self, upload: Upload) -> None:
+    async def _send_with_blob(self, request: JobRequest, upload: Upload) -> str:
+        """Delete the blob unless a job refers to it, or may do so because the response was lost; then it expires."""
+        outcome = "refused"
         try:
-            await self._queue.write_blob(upload.audio.place, upload.chunks(), self._settings.blob_keep_s)
-        except BaseException:
-            with suppress(RedisError):  # it expires in any case
-                await self._queue.delete_blob(upload.audio.place)
+            await self._queue.write_blob(upload.audio.place, upload.chunks(), upload.size_bytes)
+            outcome = "unknown"
+            outcome = await self._queue.submit(request, b"", self._settings.queue_limit, self._settings.blob_keep_s)
+        except ResponseError:
+            outcome = "refused"
             raise
+        finally:
+            if outcome not in ("new", "unknown"):
+                with suppress(RedisError):  # it expires in any case
+                    await self._queue.delete_blob(upload.audio.place)
+        return outcome
 
     async def _call(self, work: Awaitable[T]) -> T:
         """Await a call of the queue; errors of Redis become `RedisUnavailable`."""
@@ -153,9 +169,11 @@ class AsyncClient:
         return await self.show(job_id)
 
     async def retry(self, job_id: str) -> JobRecord:
-        """Queue a job again that ended without a result."""
+        """Queue a job again that ended without a result and whose audio still exists."""
         require_id(job_id)
         state = await self._call(self._queue.retry(job_id))
+        if state == "no_audio":
+            raise JobNotReady(f"job {job_id} cannot be retried: its audio was deleted when it ended; submit it again")
         if state in ("queued", "running", "waiting", "succeeded"):
             raise JobNotReady(f"job {job_id} is {state}: only one that failed, died or was cancelled can be retried")
         return await self.show(job_id)

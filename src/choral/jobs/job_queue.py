@@ -9,16 +9,20 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from choral.errors import UsageError
 from choral.jobs import scripts
 from choral.jobs.record import FIELDS, JobRecord, WorkerStatus, read_record
-from choral.jobs.redis_connection import Redis, ResponseError
+from choral.jobs.redis_connection import Redis, RedisError, ResponseError, is_damaged_record
 from choral.jobs.redis_keys import GROUP, RedisKeys
-from choral.jobs.request import JobRequest
+from choral.jobs.request import DAY_S, JobRequest
 from choral.jobs.scripts import Script
 from choral.types import Priority
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 CHUNK_BYTES = 4 * 2**20  # of a blob, per command
+BLOB_KEEP_S = 7 * DAY_S
+Fields = Sequence[bytes | None] | RedisError  # the values of a record, or why they could not be read
+UPLOAD_KEEP_S = 600  # after each chunk: the audio of a client that dies before it submits is not kept for days
 
 
 @dataclass(frozen=True)
@@ -43,17 +47,14 @@ class JobQueue:
         return await script.run(self.redis, self.keys.prefix, *arguments)
 
     async def create_groups(self) -> None:
-        for priority in PRIORITIES:
-            try:
-                await self.redis.xgroup_create(self.keys.queue(priority), GROUP, id="0", mkstream=True)
-            except ResponseError as error:
-                if "BUSYGROUP" not in str(error):  # it exists
-                    raise
+        await self.run(scripts.CREATE_GROUPS)
 
     # --- changing jobs ---
 
-    async def submit(self, request: JobRequest, audio: bytes, queue_limit: int) -> str:
-        """Returns new, known or full."""
+    async def submit(
+        self, request: JobRequest, audio: bytes, queue_limit: int, blob_keep_s: float = BLOB_KEEP_S
+    ) -> str:
+        """Returns new, known, full or, if the blob is gone, expired."""
         blob = request.audio.place if request.audio.kind == "blob" else ""
         reply: bytes = await self.run(
             scripts.SUBMIT,
@@ -65,6 +66,7 @@ class JobQueue:
             audio,
             blob,
             queue_limit,
+            blob_keep_s,
         )
         return reply.decode()
 
@@ -73,7 +75,10 @@ class JobQueue:
         return _text(await self.run(scripts.CANCEL, job_id))
 
     async def retry(self, job_id: str) -> str | None:
-        """Returns the state before the call; only a job that ended without a result is queued again."""
+        """Returns the state before the call; only a job that ended without a result is queued again.
+
+        Returns no_audio if its audio was deleted when it ended.
+        """
         return _text(await self.run(scripts.RETRY, job_id))
 
     async def delete(self, job_id: str) -> str | None:
@@ -82,12 +87,14 @@ class JobQueue:
 
     # --- blobs ---
 
-    async def write_blob(self, name: str, chunks: AsyncIterator[bytes], keep_s: int) -> None:
-        """Each chunk is written at its offset, so that repeating a command is harmless."""
-        key, offset = self.keys.blob(name), 0
+    async def write_blob(self, name: str, chunks: AsyncIterator[bytes], size_bytes: int) -> None:
+        """Each chunk is written at its offset, so that repeating a command is harmless.
+
+        The blob expires after `UPLOAD_KEEP_S` unless a job that refers to it is submitted.
+        """
+        offset = 0
         async for chunk in chunks:
-            await self.redis.setrange(key, offset, chunk)
-            await self.redis.expire(key, keep_s)
+            await self.run(scripts.WRITE_BLOB, name, offset, chunk, size_bytes, UPLOAD_KEEP_S)
             offset += len(chunk)
 
     async def read_blob(self, name: str) -> bytes:
@@ -105,12 +112,17 @@ class JobQueue:
     # --- reading ---
 
     async def records(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
+        """None: no such job. Raises `UsageError` for one that this version cannot read."""
+        return [_record(reply) for reply in await self._read_fields(job_ids)]
+
+    async def _read_fields(self, job_ids: Sequence[str]) -> list[Fields]:
         if not job_ids:
             return []
         async with self.redis.pipeline(transaction=False) as pipe:
             for job_id in job_ids:
                 pipe.hmget(self.keys.job(job_id), list(FIELDS))
-            return [read_record(values) for values in await pipe.execute()]
+            replies: list[Fields] = await pipe.execute(raise_on_error=False)
+            return replies
 
     async def result(self, job_id: str) -> bytes | None:
         stored: bytes | None = await self.redis.get(self.keys.result(job_id))
@@ -119,8 +131,8 @@ class JobQueue:
     async def newest(self, limit: int, *, only_dead: bool = False) -> list[JobRecord]:
         key = self.keys.single("dead" if only_dead else "index")
         job_ids = await self.redis.zrevrange(key, 0, limit - 1)
-        records = await self.records([job_id.decode() for job_id in job_ids])
-        return [record for record in records if record is not None]
+        replies = await self._read_fields([job_id.decode() for job_id in job_ids])
+        return [record for reply in replies if (record := _record_if_readable(reply)) is not None]
 
     async def last_event_id(self) -> str:
         newest = await self.redis.xrevrange(self.keys.single("events"), count=1)
@@ -157,6 +169,22 @@ class JobQueue:
         names = await self.redis.zrange(self.keys.single("workers"), 0, -1)
         statuses = [await self.redis.get(self.keys.worker(name.decode())) for name in names]
         return [WorkerStatus.from_json(status) for status in statuses if status]
+
+
+def _record(reply: Fields) -> JobRecord | None:
+    if isinstance(reply, RedisError):
+        if is_damaged_record(reply):
+            raise UsageError(f"the record of this job cannot be read ({reply}): submit it again")
+        raise reply
+    return read_record(reply)
+
+
+def _record_if_readable(reply: Fields) -> JobRecord | None:
+    """None also for a record that cannot be read, so that a list shows the others."""
+    try:
+        return _record(reply)
+    except UsageError:
+        return None
 
 
 def _text(reply: bytes | None) -> str | None:

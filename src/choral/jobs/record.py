@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from choral.errors import JobCancelled, JobFailed, JobNotReady
+from choral.errors import JobCancelled, JobFailed, JobNotReady, UsageError
 from choral.jobs.request import JobRequest
 from choral.types import Segment, Transcript, Word
 
@@ -113,10 +113,19 @@ FIELDS = (
 
 
 def read_record(values: Sequence[bytes | None]) -> JobRecord | None:
-    """Parse the values of `FIELDS`; None: no such job."""
-    fields = {name: value.decode() for name, value in zip(FIELDS, values, strict=True) if value is not None}
+    """Parse the values of `FIELDS`; None: no such job. Raises `UsageError` for a record that cannot be read."""
+    fields = {
+        name: value.decode(errors="replace") for name, value in zip(FIELDS, values, strict=True) if value is not None
+    }
     if "request" not in fields:
         return None
+    try:
+        return _parse(fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise UsageError(f"the record of this job cannot be read ({error!r}): submit it again") from error
+
+
+def _parse(fields: dict[str, str]) -> JobRecord:
     created_at = float(fields["created_at"])
     return JobRecord(
         request=JobRequest.from_json(fields["request"]),

@@ -7,6 +7,7 @@ one way.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeAlias
@@ -31,6 +32,7 @@ ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
 RESPONSE_TIMEOUT_S = 20.0  # longer than any blocking read
+_DAMAGE = re.compile(r"WRONGTYPE|not an integer|not a valid float|attempt to \w+")  # the last: errors of Lua
 SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -46,6 +48,7 @@ def connect(url: str) -> Redis:
             socket_connect_timeout=CONNECT_TIMEOUT_S,
             socket_timeout=RESPONSE_TIMEOUT_S,
             protocol=2,  # the shape of RESP3 responses differs between versions of the library
+            encoding_errors="replace",  # lone surrogates in names and messages
             retry=Retry(NoBackoff(), 1),  # for connections closed while idle; all scripts may be repeated
         )
     except ValueError as error:
@@ -93,6 +96,11 @@ def describe_error(error: RedisError) -> str:
     if "unknown command" in text.lower():
         return f"lacks a command ({text}): Choral needs Redis 6.2 or newer, or Valkey"
     return f"reports an error: {text}"
+
+
+def is_damaged_record(error: RedisError) -> bool:
+    """Whether a script failed on the contents of a key, so that repeating it cannot help."""
+    return isinstance(error, ResponseError) and _DAMAGE.search(str(error)) is not None
 
 
 def is_replica(error: RedisError) -> bool:

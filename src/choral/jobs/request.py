@@ -17,6 +17,7 @@ from choral.errors import UsageError
 from choral.types import Priority, TranscribeOptions
 
 VERSION = 1
+UPDATE = "update the older Choral, or submit the job again"
 AudioKind = Literal["url", "path", "inline", "blob"]
 DAY_S = 86_400
 
@@ -60,13 +61,16 @@ class JobRequest:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> JobRequest:
-        """Raises `UsageError` for a request that this version cannot read."""
-        fields = json.loads(text)
-        version = fields.pop("v", None)
-        if version != VERSION:
-            raise UsageError(f"this job has version {version!r}, and this worker reads {VERSION}: update the older one")
-        audio = AudioRef(**fields.pop("audio"))
-        return cls(audio=audio, options=TranscribeOptions.of(**fields.pop("options")), **fields)
+        """Raises `UsageError`, and nothing else, for a request that this version cannot read."""
+        try:
+            fields = json.loads(text)
+            version = fields.pop("v", None)
+            if version != VERSION:
+                raise UsageError(f"this job has version {version!r}, and this Choral reads {VERSION}: {UPDATE}")
+            audio = AudioRef(**fields.pop("audio"))
+            return cls(audio=audio, options=TranscribeOptions.of(**fields.pop("options")), **fields)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise UsageError(f"this job cannot be read ({type(error).__name__}: {error}): {UPDATE}") from error
 
 
 def changed_options(options: TranscribeOptions) -> dict[str, Any]:

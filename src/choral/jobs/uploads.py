@@ -25,6 +25,7 @@ class Upload:
     audio: AudioRef
     inline: bytes = b""
     blob: IO[bytes] | None = None
+    size_bytes: int = 0  # of the blob
 
     async def chunks(self) -> AsyncIterator[bytes]:
         assert self.blob is not None
@@ -62,4 +63,4 @@ def _upload_content(audio: Any, settings: ClientSettings, name: str | None) -> I
         if size_bytes <= settings.inline_bytes:
             yield Upload(AudioRef("inline", "", name), inline=file.read())
         else:
-            yield Upload(AudioRef("blob", new_id(), name), blob=file)
+            yield Upload(AudioRef("blob", new_id(), name), blob=file, size_bytes=size_bytes)

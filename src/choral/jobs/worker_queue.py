@@ -6,15 +6,17 @@ Every method is one script or command that may be repeated, and raises the error
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from choral.errors import ChoralError
+from choral.errors import ChoralError, UsageError
 from choral.jobs import scripts
 from choral.jobs.active_job import AbortReason, ActiveJob
 from choral.jobs.job_queue import JobQueue
 from choral.jobs.record import WorkerStatus, transcript_to_json
+from choral.jobs.redis_connection import ResponseError, is_damaged_record
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import JobRequest
 from choral.types import Priority, Transcript
@@ -22,6 +24,7 @@ from choral.types import Priority, Transcript
 if TYPE_CHECKING:
     from choral.jobs.webhook_delivery import Delivery
 
+MAX_ERROR_CHARACTERS = 2000  # messages may quote what a client or a remote server sent
 GONE_AFTER_S = 15  # without a heartbeat, a worker is no longer listed
 CONSUMER_IDLE_MS = 3_600_000
 
@@ -38,7 +41,16 @@ class StreamEntry:
 @dataclass(frozen=True)
 class DueWebhook:
     job_id: str
-    round: int  # how often the job was retried by hand, plus one
+    round: str  # how often the job was retried by hand, plus one
+    callback: str
+
+    @property
+    def host(self) -> str:
+        """Empty if the callback is not a valid URL."""
+        try:
+            return urlsplit(self.callback).hostname or ""
+        except ValueError:
+            return ""
 
 
 class WorkerQueue:
@@ -53,7 +65,7 @@ class WorkerQueue:
         block_ms = None if block_s is None else int(block_s * 1000)
         streams = await self.jobs.redis.xreadgroup(GROUP, self.worker, dict.fromkeys(priority_of, ">"), n_max, block_ms)
         return [
-            StreamEntry(priority_of[queue.decode()], entry.decode(), fields[b"id"].decode())
+            _stream_entry(priority_of[queue.decode()], entry, fields)
             for queue, entries in streams or ()
             for entry, fields in entries
         ]
@@ -62,11 +74,20 @@ class WorkerQueue:
         """Take over entries of workers whose leases were not renewed for `idle_s`."""
         queue, idle_ms = self.jobs.keys.queue(priority), int(idle_s * 1000)
         _, entries, *_ = await self.jobs.redis.xautoclaim(queue, GROUP, self.worker, idle_ms, count=n_max)
-        return [StreamEntry(priority, entry.decode(), fields[b"id"].decode()) for entry, fields in entries if fields]
+        return [_stream_entry(priority, entry, fields) for entry, fields in entries if fields]
 
     async def start(self, entry: StreamEntry, max_crashes: int) -> ActiveJob | str:
-        """The job to run, or what became of it instead: stale, cancelled or dead."""
-        reply = await self.jobs.run(scripts.START, entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
+        """The job to run, or what became of it instead: stale, cancelled or dead.
+
+        Raises `UsageError` for a job that cannot be read; reject it.
+        """
+        arguments = (entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
+        try:
+            reply = await self.jobs.run(scripts.START, *arguments)
+        except ResponseError as error:
+            if is_damaged_record(error):
+                raise UsageError(f"the record of this job is damaged ({error}): submit it again") from error
+            raise
         if reply[0] != b"started":
             return str(reply[0].decode())
         _, request, audio, attempts, crashes, queued_s = reply
@@ -84,19 +105,23 @@ class WorkerQueue:
 
     async def fail(self, job: ActiveJob, state: str, error: ChoralError | None, delay_s: float = 0.0) -> str:
         """End the job in `state`, or let it wait `delay_s` for a retry if `state` is waiting."""
-        return await self._fail(job.id, state, error, json.dumps(asdict(job.timings)), delay_s)
+        timings = json.dumps(asdict(job.timings))
+        return await self._store(scripts.FAIL, job.id, self.worker, state, *_error_fields(error), timings, delay_s)
 
     async def reject(self, entry: StreamEntry, error: ChoralError) -> str:
-        """Fail a job that was started and whose request cannot be read."""
-        return await self._fail(entry.job_id, "failed", error, "{}", 0.0)
+        """Fail a job that cannot be read."""
+        return await self._store(scripts.REJECT, entry.job_id, entry.priority, entry.id, *_error_fields(error))
 
-    async def _fail(self, job_id: str, state: str, error: ChoralError | None, timings: str, delay_s: float) -> str:
-        text, kind = ("", "") if error is None else (str(error), type(error).__name__)
-        return await self._store(scripts.FAIL, job_id, self.worker, state, text, kind, timings, delay_s)
+    async def requeue(self, job_id: str, entry_id: str, max_crashes: int = 0) -> str:
+        """Put back a job that this worker started, or an entry that it received and did not start.
 
-    async def requeue(self, job_id: str, entry_id: str) -> str:
-        """Put back a job that this worker started, or an entry that it received and did not start."""
-        return await self._store(scripts.REQUEUE, job_id, self.worker, entry_id)
+        With `max_crashes` the engine failed while it ran the job: a crash is counted, and the reply may be dead.
+        """
+        return await self._store(scripts.REQUEUE, job_id, self.worker, entry_id, max_crashes)
+
+    async def defer(self, job_id: str, first_s: float, max_s: float) -> str:
+        """Put back a job without counting an attempt: for `first_s`, and each time for twice as long."""
+        return await self._store(scripts.DEFER, job_id, self.worker, first_s, max_s)
 
     # --- upkeep ---
 
@@ -131,8 +156,12 @@ class WorkerQueue:
     async def lease_webhooks(self, n_max: int, lease_s: float) -> list[DueWebhook]:
         """Due webhooks; they become due again after `lease_s`."""
         reply = await self.jobs.run(scripts.LEASE_WEBHOOKS, n_max, lease_s)
-        words = [word.decode() for word in reply]
-        return [DueWebhook(job_id, int(number)) for job_id, number in zip(words[::2], words[1::2], strict=True)]
+        words = [word.decode(errors="replace") for word in reply]
+        return [DueWebhook(*each) for each in zip(words[::3], words[1::3], words[2::3], strict=True)]
+
+    async def postpone_webhooks(self, webhooks: Sequence[DueWebhook], delay_s: float) -> None:
+        """Release leased webhooks that were not sent."""
+        await self.jobs.run(scripts.POSTPONE_WEBHOOKS, delay_s, *(webhook.job_id for webhook in webhooks))
 
     async def record_webhook(self, webhook: DueWebhook, delivery: Delivery) -> str:
         attempts = json.dumps([asdict(attempt) for attempt in delivery.attempts])
@@ -142,3 +171,12 @@ class WorkerQueue:
 
     async def _store(self, script: scripts.Script, *arguments: str | float) -> str:
         return str((await self.jobs.run(script, *arguments)).decode())
+
+
+def _stream_entry(priority: Priority, entry_id: bytes, fields: Mapping[bytes, bytes]) -> StreamEntry:
+    """An entry that Choral did not write has no job; starting it drops it."""
+    return StreamEntry(priority, entry_id.decode(), fields.get(b"id", b"").decode(errors="replace"))
+
+
+def _error_fields(error: ChoralError | None) -> tuple[str, str]:
+    return ("", "") if error is None else (str(error)[:MAX_ERROR_CHARACTERS], type(error).__name__)

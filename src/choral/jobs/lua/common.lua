@@ -4,6 +4,21 @@ local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
 local ENDED = {succeeded = true, failed = true, dead = true, cancelled = true}
 local MAX_EVENTS = 10000
+local MAX_SUBMIT_SHARE = 0.9 -- of maxmemory; the rest is for results and bookkeeping of jobs that are queued already
+local DEAD_AUDIO_S = 86400 -- the blob of a dead job stays this long, for a retry
+local WEBHOOK_KEEP_S = 86400 -- an ended job stays at least this long while its webhook is pending
+
+-- Refusal of a submit that would fill Redis beyond its share; nil if there is memory for `n_bytes` more.
+local function refuse_without_memory(n_bytes)
+  local info = redis.pcall('INFO', 'memory')
+  if type(info) ~= 'string' then
+    return nil -- this user may not run INFO: Redis itself refuses at its maxmemory
+  end
+  local used, max = tonumber(string.match(info, 'used_memory:(%d+)')), tonumber(string.match(info, '\nmaxmemory:(%d+)'))
+  if used and max and max > 0 and used + n_bytes > max * MAX_SUBMIT_SHARE then
+    return redis.error_reply('OOM submits are refused at 90% of maxmemory')
+  end
+end
 
 local function publish(id, state)
   redis.call('XADD', events_key, 'MAXLEN', '~', MAX_EVENTS, '*', 'id', id, 'state', state)
@@ -35,27 +50,76 @@ local function dequeue(id)
   redis.call('ZREM', delayed_key, id)
 end
 
--- End a job: take it out of the queue, schedule its expiry, and schedule its webhook once.
+local function delay(id, delay_s)
+  local job = job_key(id)
+  dequeue(id)
+  redis.call('HDEL', job, 'entry', 'phase')
+  redis.call('HSET', job, 'state', 'waiting', 'due_at', now + delay_s)
+  redis.call('ZADD', delayed_key, now + delay_s, id)
+  publish(id, 'waiting')
+end
+
+local function expire(id, keep_s)
+  keep_s = math.max(1, math.ceil(keep_s))
+  redis.call('EXPIRE', job_key(id), keep_s)
+  redis.call('EXPIRE', result_key(id), keep_s)
+  redis.call('ZADD', expiries_key, now + keep_s, id)
+end
+
+-- Delete the uploaded audio of a job that has ended. A dead job keeps it for some time, so that it can be retried.
+local function drop_audio(id, state)
+  local job = job_key(id)
+  local blob = redis.call('HGET', job, 'blob')
+  if state == 'dead' then
+    if blob and redis.call('TTL', blob_key(blob)) > DEAD_AUDIO_S then
+      redis.call('EXPIRE', blob_key(blob), DEAD_AUDIO_S)
+    end
+    return
+  end
+  if blob then
+    redis.call('UNLINK', blob_key(blob))
+  end
+  if redis.call('HDEL', job, 'audio', 'blob') > 0 then
+    redis.call('HSET', job, 'audio_deleted', 1)
+  end
+end
+
+-- End a job: take it out of the queue, delete its audio, schedule its expiry, and schedule its webhook once.
 local function finish(id, state)
   local job = job_key(id)
   dequeue(id)
+  drop_audio(id, state)
   redis.call('HSET', job, 'state', state, 'ended_at', now)
   redis.call('HDEL', job, 'entry', 'phase', 'due_at', 'cancel')
   local keep_s = tonumber(redis.call('HGET', job, 'keep_s'))
-  redis.call('EXPIRE', job, keep_s)
-  redis.call('ZADD', expiries_key, now + keep_s, id)
   if state == 'dead' then
     redis.call('ZADD', dead_key, now, id)
   end
   if redis.call('HEXISTS', job, 'callback') == 1 and redis.call('HSETNX', job, 'webhook', 'pending') == 1 then
     redis.call('ZADD', webhooks_key, now, id)
+    keep_s = math.max(keep_s, WEBHOOK_KEEP_S) -- record_webhook restores keep_s
   end
+  expire(id, keep_s)
   publish(id, state)
   remove_expired()
 end
 
--- Whether this worker still holds the job: another may have claimed it.
+-- Count a run that ended together with its worker or engine. Returns whether the job is dead now.
+local function count_crash(id, worker, max_crashes)
+  local job = job_key(id)
+  local crashes = redis.call('HINCRBY', job, 'crashes', 1)
+  if crashes < tonumber(max_crashes) then
+    return false
+  end
+  local times = crashes == 1 and 'once' or crashes .. ' times'
+  redis.call('HSET', job, 'error_kind', 'WorkerCrashed', 'error',
+    'its worker crashed or stopped responding, ' .. times .. ' (last ' .. worker .. '): see the log of that worker')
+  finish(id, 'dead')
+  return true
+end
+
+-- Whether this worker still holds the job: another may have claimed it. pcall: the record may be damaged.
 local function is_leased_to(id, worker)
-  local job = redis.call('HMGET', job_key(id), 'state', 'worker')
+  local job = redis.pcall('HMGET', job_key(id), 'state', 'worker')
   return job[1] == 'running' and job[2] == worker
 end

@@ -7,7 +7,7 @@ if not state or not ENDED[state] then
 end
 local blob = redis.call('HGET', job, 'blob')
 if blob then
-  redis.call('DEL', blob_key(blob))
+  redis.call('UNLINK', blob_key(blob))
 end
 redis.call('DEL', job, result_key(id))
 for _, list in ipairs({expiries_key, index_key, dead_key, webhooks_key}) do

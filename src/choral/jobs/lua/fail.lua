@@ -13,10 +13,6 @@ if state ~= 'waiting' then
 elseif redis.call('HEXISTS', job, 'cancel') == 1 then
   finish(id, 'cancelled')
 else
-  dequeue(id)
-  redis.call('HDEL', job, 'entry', 'phase')
-  redis.call('HSET', job, 'state', 'waiting', 'due_at', now + tonumber(ARGV[7]))
-  redis.call('ZADD', delayed_key, now + tonumber(ARGV[7]), id)
-  publish(id, 'waiting')
+  delay(id, tonumber(ARGV[7]))
 end
 return 'stored'

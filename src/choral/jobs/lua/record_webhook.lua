@@ -9,5 +9,9 @@ if ARGV[4] == 'pending' then
   redis.call('ZADD', webhooks_key, now + tonumber(ARGV[5]), id)
 else
   redis.call('ZREM', webhooks_key, id)
+  local fields = redis.call('HMGET', job, 'ended_at', 'keep_s')
+  if tonumber(fields[1]) and tonumber(fields[2]) then
+    expire(id, fields[1] + fields[2] - now)
+  end
 end
 return 'stored'

@@ -11,15 +11,8 @@ if fields[4] then
   finish(id, 'cancelled')
   return {'cancelled'}
 end
-if fields[1] == 'running' and fields[3] ~= worker then
-  local crashes = redis.call('HINCRBY', job, 'crashes', 1)
-  if crashes >= tonumber(ARGV[5]) then
-    local times = crashes == 1 and 'once' or crashes .. ' times'
-    redis.call('HSET', job, 'error_kind', 'WorkerCrashed', 'error',
-      'its worker crashed or stopped responding, ' .. times .. ' (last ' .. fields[3] .. '): see the log of that worker')
-    finish(id, 'dead')
-    return {'dead'}
-  end
+if fields[1] == 'running' and fields[3] ~= worker and count_crash(id, fields[3], ARGV[5]) then
+  return {'dead'}
 end
 redis.call('HINCRBY', job, 'attempts', 1)
 redis.call('HSET', job, 'state', 'running', 'worker', worker, 'phase', 'prep', 'started_at', now, 'done_s', 0)
