@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from choral.jobs import WorkerSettings
 from choral.jobs.active_job import ActiveJob
+from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.job_fetcher import JobFetcher
 from choral.jobs.job_queue import JobQueue
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.redis_connection import RedisError, connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.redis_retry import RedisRetry
+from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.worker_queue import WorkerQueue
 from test_record import request_of
 
@@ -24,7 +27,10 @@ class FetchScenario:
         self.jobs = jobs
         self.queue = WorkerQueue(jobs, "worker")
         self.retry = RedisRetry(self.queue, "redis")
-        self.fetcher = JobFetcher(self.queue, self.retry, WorkerSettings(claim_after_s=2.0), WorkerMetrics())
+        self.slots = FetchSlots(4, 2)
+        self.fetcher = JobFetcher(
+            self.queue, self.retry, WorkerSettings(claim_after_s=2.0), WorkerMetrics(), self.slots
+        )
 
     async def fetch(self, n_max: int) -> list[str]:
         started: list[ActiveJob] = []
@@ -138,5 +144,26 @@ def test_entries_received_before_a_stop_are_put_back(
         assert isinstance(job, ActiveJob)
         assert (job.id, job.attempts, job.crashes) == ("job", 1, 0)
         assert (await scenario.jobs.counts()).held == 1
+
+    run_scenario(redis_url, steps)
+
+
+def test_jobs_by_url_beyond_the_fetch_slots_are_deferred(redis_url: str) -> None:
+    def by_url(job_id: str, url: str) -> JobRequest:
+        return dataclasses.replace(request_of(job_id), audio=AudioRef("url", url, url))
+
+    async def steps(scenario: FetchScenario) -> None:
+        for number in range(4):
+            await scenario.jobs.submit(by_url(f"slow-{number}", "http://slow.example/a"), b"", 100)
+        await scenario.jobs.submit(by_url("other", "http://other.example/a"), b"", 100)
+        await scenario.jobs.submit(by_url("damaged", "http://[::1/"), b"", 100)
+        await scenario.jobs.submit(by_url("late", "http://third.example/a"), b"", 100)
+        await scenario.jobs.submit(request_of("upload"), b"x", 100)
+        assert await scenario.fetch(10) == ["slow-0", "slow-1", "other", "damaged", "upload"]
+        assert len(scenario.slots) == 4
+        deferred = await scenario.jobs.records(["slow-2", "slow-3", "late"])
+        assert {(record.state, record.attempts) for record in deferred if record} == {("waiting", 0)}
+        [slow] = [record for record in await scenario.jobs.records(["slow-0"]) if record]
+        assert slow.state == "running"
 
     run_scenario(redis_url, steps)

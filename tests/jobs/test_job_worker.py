@@ -7,6 +7,7 @@ import logging
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import prometheus_client
@@ -20,6 +21,8 @@ from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.bench.clips import read_samples, write_flac
 from choral.jobs import Client
+from choral.jobs.active_job import ActiveJob
+from choral.jobs.worker_queue import WorkerQueue
 from local_server import LocalServer, serve
 from remote.test_ssrf_guard import trickling
 from support.redis_server import RedisServer
@@ -213,10 +216,6 @@ def stop(server: RedisServer) -> None:
     server.stop()
 
 
-def fill(server: RedisServer) -> None:
-    command(server, "CONFIG", "SET", "maxmemory", "1")
-
-
 def make_replica(server: RedisServer) -> None:
     command(server, "REPLICAOF", "127.0.0.1", "1")
 
@@ -228,7 +227,6 @@ def command(server: RedisServer, *words: str) -> None:
 
 OUTAGES = {
     "restart": (stop, RedisServer.start, "cannot be reached"),
-    "memory": (fill, lambda server: command(server, "CONFIG", "SET", "maxmemory", "0"), "out of memory"),
     "fail-over": (make_replica, lambda server: command(server, "REPLICAOF", "NO", "ONE"), "is a read-only replica"),
 }
 
@@ -278,4 +276,88 @@ def test_a_closed_engine_ends_the_worker_and_puts_its_jobs_back(
         worker = running_worker(redis_url, broken, pool)
         with pytest.raises(choral.errors.EngineClosed), worker as live:
             live.join()
-    assert (client.show(job_id).state, client.show(job_id).attempts) == ("queued", 0)
+    record = client.show(job_id)
+    assert (record.state, record.attempts, record.crashes) == ("queued", 1, 1)
+
+
+def break_loop(*_: object) -> None:
+    raise RuntimeError("a bug in the engine loop")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_job_that_ends_the_engine_is_dead_after_two_workers(
+    client: Client, redis_url: str, tiny_en_pt: Path, pool: PrepPool, speech_clips: list[Path]
+) -> None:
+    job_id = client.submit(speech_clips[0])
+    for state, crashes in (("queued", 1), ("dead", 2)):
+        with choral.load(str(tiny_en_pt), engine="torch", device="cpu", threads=1) as broken:
+            broken._engine._loop.scheduler.update = break_loop  # type: ignore[attr-defined]
+            with pytest.raises(choral.errors.EngineClosed), running_worker(redis_url, broken, pool) as live:
+                live.join()
+        record = client.show(job_id)
+        assert (record.state, record.crashes) == (state, crashes)
+    assert [dead.id for dead in client.dead()] == [job_id]
+
+
+@pytest.mark.parametrize(
+    ("method", "name"),
+    [("lease_webhooks", "webhook delivery"), ("heartbeat", "the heartbeat"), ("claim", "fetching jobs")],
+)
+def test_a_loop_that_ends_stops_the_worker(
+    client: Client,
+    redis_url: str,
+    model: choral.Model,
+    pool: PrepPool,
+    monkeypatch: pytest.MonkeyPatch,
+    long_file: Path,
+    method: str,
+    name: str,
+) -> None:
+    job_id = client.submit(long_file, by_path=True, temperature=0)
+    original = getattr(WorkerQueue, method)
+
+    async def call(self: WorkerQueue, *arguments: object) -> object:
+        if client.show(job_id).done_s > 0:
+            raise RuntimeError("a bug")
+        return await original(self, *arguments)
+
+    monkeypatch.setattr(WorkerQueue, method, call)
+    worker = running_worker(redis_url, model, pool, drain_s=0.0, claim_after_s=2.0)
+    with pytest.raises(choral.errors.EngineError, match=f"{name} has stopped"), worker as live:
+        live.join()
+    record = client.show(job_id)
+    assert (record.state, record.attempts, record.crashes) == ("queued", 0, 0)
+
+
+def test_an_outcome_that_cannot_be_written_affects_one_job(
+    client: Client,
+    redis_url: str,
+    model: choral.Model,
+    pool: PrepPool,
+    monkeypatch: pytest.MonkeyPatch,
+    speech_clips: list[Path],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    original = WorkerQueue.fail
+
+    async def fail(self: WorkerQueue, job: ActiveJob, *arguments: Any) -> str:
+        if job.id == "odd":
+            raise RuntimeError("a bug")
+        return await original(self, job, *arguments)
+
+    monkeypatch.setattr(WorkerQueue, "fail", fail)
+    client.submit(b"not audio", job_id="odd")
+    good = client.submit(speech_clips[0])
+    with running_worker(redis_url, model, pool):
+        assert client.wait(good, timeout_s=60).text
+        wait_until(lambda: "the outcome could not be written" in caplog.text)
+
+
+def test_a_worker_without_redis_stops_on_request(
+    own_redis: RedisServer, model: choral.Model, pool: PrepPool, caplog: pytest.LogCaptureFixture
+) -> None:
+    own_redis.stop()
+    with running_worker(own_redis.url, model, pool) as worker:
+        wait_until(lambda: "retrying until it responds" in caplog.text)
+        worker.stop()
+        worker.join(15)

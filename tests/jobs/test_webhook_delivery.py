@@ -14,6 +14,7 @@ from typing import Any
 
 import prometheus_client
 import pytest
+import redis as library
 from fastapi.testclient import TestClient
 from standardwebhooks import Webhook, WebhookVerificationError
 
@@ -89,9 +90,9 @@ def test_a_retried_job_sends_a_webhook_with_a_new_id(
     client: Client, redis_url: str, model: choral.Model, pool: PrepPool
 ) -> None:
     with receive_webhooks() as receiver:
-        job_id = client.submit(b"not audio", callback=receiver.url)
+        job_id = client.submit("http://127.0.0.1:1/missing.mp3", callback=receiver.url)
         for n_runs in (1, 2):
-            with running_worker(redis_url, model, pool, is_burst=True) as worker:
+            with running_worker(redis_url, model, pool, is_burst=True, max_attempts=1) as worker:
                 worker.join()
             assert len({webhook.id for webhook in receiver.received}) == len(receiver.received) == n_runs
             client.retry(job_id)
@@ -201,3 +202,64 @@ def test_a_receiver_that_does_not_respond_in_time(
     assert attempt.status is None
     # Two timeouts of equal length: total and read.
     assert attempt.error in ("no response within 0.2 s", "no response in time")
+
+
+def test_a_bug_in_one_delivery_fails_that_webhook_alone(
+    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = webhook_delivery.open_url
+
+    def open_url(url: str, **settings: Any) -> Any:
+        if "odd" in url:
+            raise OverflowError("Python int too large to convert to C int")
+        return original(url, **settings)
+
+    monkeypatch.setattr(webhook_delivery, "open_url", open_url)
+    with receive_webhooks() as receiver:
+        odd = client.submit(b"not audio", callback="http://127.0.0.1/odd")
+        client.submit(b"not audio", callback=receiver.url)
+        with running_worker(redis_url, model, pool, is_burst=True) as worker:
+            worker.join()
+        assert len(receiver.received) == 1
+    record = client.show(odd)
+    [attempt] = record.webhook_attempts
+    assert (record.webhook, "OverflowError" in str(attempt.error)) == ("failed", True)
+
+
+def test_a_webhook_of_a_damaged_record_fails_alone(
+    client: Client, redis_url: str, model: choral.Model, pool: PrepPool
+) -> None:
+    with receive_webhooks() as receiver, library.Redis.from_url(redis_url) as plain:
+        damaged, gone = (client.submit(b"not audio", callback=receiver.url) for _ in range(2))
+        client.cancel(damaged)
+        client.cancel(gone)
+        plain.hset(f"{{choral}}:job:{damaged}", "timings", "[1]")
+        plain.delete(f"{{choral}}:job:{gone}")
+        plain.set(f"{{choral}}:job:{gone}", "not a hash")
+        client.submit(b"not audio", callback=receiver.url)
+        with running_worker(redis_url, model, pool, is_burst=True) as worker:
+            worker.join()
+        assert len(receiver.received) == 1
+        assert plain.hget(f"{{choral}}:job:{damaged}", "webhook") == b"failed"
+
+
+def test_a_host_gets_a_share_of_the_concurrent_sends(
+    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhook_delivery, "MAX_PER_HOST", 2)
+    monkeypatch.setattr(webhook_delivery, "MAX_CONCURRENT", 4)
+    monkeypatch.setattr(webhook_delivery, "POSTPONE_S", 0.1)
+    with receive_webhooks() as slow, receive_webhooks() as good:
+        slow.delay_s = 3.0
+        for _ in range(6):
+            client.cancel(client.submit(b"x", callback=slow.url))
+        time.sleep(0.01)
+        client.cancel(client.submit(b"x", callback=good.url.replace("127.0.0.1", "localhost")))
+        with (
+            PrepPool(PrepSettings(processes=1, allowed_hosts=("127.0.0.1", "localhost"))) as local,
+            running_worker(redis_url, model, local, is_burst=True) as worker,
+        ):
+            wait_until(lambda: len(good.received) == 1, 2.5)
+            assert len(slow.received) <= 2
+            worker.join()
+        assert len(slow.received) == 6

@@ -71,6 +71,12 @@ def add_arguments(parser: Parser) -> None:
     add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
     monitoring = parser.add_argument_group("monitoring")
     monitoring.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics on this port")
+    monitoring.add_argument(
+        "--metrics-host",
+        default="127.0.0.1",
+        metavar="HOST",
+        help="address of the metrics; 0.0.0.0: other machines can read them, without a login (default: 127.0.0.1)",
+    )
     add_log_flags(monitoring)
     parser.set_defaults(run=run)
 
@@ -127,7 +133,7 @@ async def run_worker(
     url = resolve_redis_url(arguments.redis)
     metrics = WorkerMetrics()
     async with connect(url) as redis:
-        with PrepPool(prep) as pool, serve_metrics(metrics, arguments.metrics_port):
+        with PrepPool(prep) as pool, serve_metrics(metrics, arguments.metrics_host, arguments.metrics_port):
             queue = JobQueue(redis, RedisKeys(settings.namespace))
             address = redact_redis_url(url)
             worker = Worker(

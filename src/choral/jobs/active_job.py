@@ -11,8 +11,9 @@ from typing import Literal, TypeVar
 from choral.jobs.record import Phase, Timings
 from choral.jobs.request import JobRequest
 
-# cancel: requested by a client; lease_lost: another worker has claimed the job; drain: this worker is stopping.
-AbortReason = Literal["cancel", "lease_lost", "drain"]
+# cancel: requested by a client; lease_lost: another worker has claimed the job; drain: this worker is stopping;
+# engine_failed: the engine ended while it ran the job.
+AbortReason = Literal["cancel", "lease_lost", "drain", "engine_failed"]
 T = TypeVar("T")
 
 

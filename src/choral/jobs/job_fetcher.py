@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from choral.errors import UsageError
 from choral.jobs.active_job import ActiveJob
+from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.job_queue import PRIORITIES
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.redis_retry import RedisRetry
@@ -21,11 +22,20 @@ from choral.jobs.worker_queue import StreamEntry, WorkerQueue
 log = logging.getLogger("choral.jobs")
 MAX_INTERACTIVE_IN_A_ROW = 4  # then one batch job, if any waits
 MAX_CLAIM_INTERVAL_S = 15.0
+FIRST_DEFERRAL_S, MAX_DEFERRAL_S = 2.0, 60.0  # of a job by URL while every place for downloads is taken
 
 
 class JobFetcher:
-    def __init__(self, queue: WorkerQueue, retry: RedisRetry, settings: WorkerSettings, metrics: WorkerMetrics) -> None:
+    def __init__(
+        self,
+        queue: WorkerQueue,
+        retry: RedisRetry,
+        settings: WorkerSettings,
+        metrics: WorkerMetrics,
+        fetch_slots: FetchSlots,
+    ) -> None:
         self._queue, self._retry, self._settings, self._metrics = queue, retry, settings, metrics
+        self._fetch_slots = fetch_slots
         self._received: list[StreamEntry] = []
         self._n_interactive_in_a_row = 0
         self._last_claim_s = 0.0
@@ -87,15 +97,23 @@ class JobFetcher:
     async def _start(self, entry: StreamEntry) -> ActiveJob | None:
         try:
             started = await self._retry.call(lambda: self._queue.start(entry, self._settings.max_crashes))
-        except UsageError as error:  # submitted by another version of Choral
+        except UsageError as error:  # submitted by another version of Choral, or damaged
             rejection = error
         else:
             if isinstance(started, ActiveJob):
-                return started
+                return await self._with_fetch_slot(started)
             if started == "dead":
                 self._metrics.count_end("dead")
                 log.error("dead: its workers crashed or stopped responding", extra={"job": entry.job_id})
             return None
         log.error("failed: %s", rejection, extra={"job": entry.job_id})
         await self._retry.call(lambda: self._queue.reject(entry, rejection))
+        self._metrics.count_end("failed")
+        return None
+
+    async def _with_fetch_slot(self, job: ActiveJob) -> ActiveJob | None:
+        """None: all places for downloads are taken, and the job was put back, so that those behind it pass."""
+        if self._fetch_slots.take(job):
+            return job
+        await self._retry.call(lambda: self._queue.defer(job.id, FIRST_DEFERRAL_S, MAX_DEFERRAL_S))
         return None

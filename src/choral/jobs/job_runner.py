@@ -16,6 +16,7 @@ from choral.common.aio import run_in_thread
 from choral.errors import AudioNotFound, ChoralError, EngineClosed, EngineError
 from choral.jobs.active_job import ActiveJob, JobAborted
 from choral.jobs.batches import BatchFormer, JobBatch
+from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.job_queue import JobQueue
 from choral.jobs.redis_retry import RedisRetry
 from choral.types import Transcript
@@ -31,10 +32,17 @@ JobOutcome = Transcript | ChoralError | JobAborted
 
 class JobRunner:
     def __init__(
-        self, model: Model, prep: PrepPool, queue: JobQueue, retry: RedisRetry, batches: BatchFormer, n_concurrent: int
+        self,
+        model: Model,
+        prep: PrepPool,
+        queue: JobQueue,
+        retry: RedisRetry,
+        batches: BatchFormer,
+        fetch_slots: FetchSlots,
+        n_concurrent: int,
     ) -> None:
         self._model, self._prep, self._queue, self._retry = model, prep, queue, retry
-        self._batches = batches
+        self._batches, self._fetch_slots = batches, fetch_slots
         self._engine_slots = asyncio.Semaphore(n_concurrent)
         self._blob_slots = asyncio.Semaphore(MAX_BLOBS)
 
@@ -58,6 +66,8 @@ class JobRunner:
         except ChoralError:
             self._batches.join(job).leave(has_succeeded=False)
             raise
+        finally:
+            self._fetch_slots.release(job)
         batch = self._batches.join(job)
         transcript: Transcript | None = None
         try:

@@ -62,15 +62,16 @@ class WorkerMetrics:
 
 
 @contextmanager
-def serve_metrics(metrics: WorkerMetrics, port: int | None) -> Iterator[None]:
-    """Serve http://…:port/metrics inside the context; with port None, do nothing."""
+def serve_metrics(metrics: WorkerMetrics, host: str, port: int | None) -> Iterator[None]:
+    """Serve http://host:port/metrics inside the context; with port None, do nothing."""
     if port is None:
         yield
         return
     try:
-        server, thread = start_http_server(port, registry=metrics.registry)
+        server, thread = start_http_server(port, host, metrics.registry)
     except (OSError, OverflowError) as error:
-        raise UsageError(f"metrics cannot be served on port {port} ({error}): choose another --metrics-port") from error
+        text = f"metrics cannot be served at {host}:{port} ({error}): choose another --metrics-port or --metrics-host"
+        raise UsageError(text) from error
     try:
         yield
     finally:

@@ -66,8 +66,12 @@ class OutcomeWriter:
                 if await self._queue.fail(job, "cancelled", None) == "stored":
                     self._metrics.count_end("cancelled", job.timings)
                     log.info("cancelled", extra={"job": job.id})
-            case "drain":
-                await self._queue.requeue(job.id, job.entry_id)
-                log.info("put back into the queue", extra={"job": job.id})
+            case "drain" | "engine_failed":
+                max_crashes = self._settings.max_crashes if job.abort_reason == "engine_failed" else 0
+                if await self._queue.requeue(job.id, job.entry_id, max_crashes) == "dead":
+                    self._metrics.count_end("dead", job.timings)
+                    log.error("dead: the engine failed while it ran this job", extra={"job": job.id})
+                else:
+                    log.info("put back into the queue", extra={"job": job.id})
             case _:
                 log.warning("aborted: another worker has claimed it, or it was deleted", extra={"job": job.id})

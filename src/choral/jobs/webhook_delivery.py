@@ -18,11 +18,13 @@ import hmac
 import json
 import logging
 import time
+from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
-from choral.common.aio import run_in_thread
+from choral.common.aio import cancel_tasks, run_in_thread
 from choral.common.backoff import backoff_s
 from choral.errors import UsageError
 from choral.jobs.record import JobRecord, WebhookAttempt
@@ -41,7 +43,10 @@ SECRET_PREFIX = "whsec_"
 MAX_ATTEMPTS = 10
 MAX_PAUSE_S = 3600.0
 MAX_INLINE_BYTES = 256 * 1024  # of a result; a larger one is replaced by a link where there is one
-MAX_CONCURRENT = 16
+MAX_CONCURRENT = 64
+MAX_PER_HOST = 16  # at once: receivers that do not respond leave places for others
+POSTPONE_S = 2.0  # until a webhook is tried again whose host has as many as it may
+MAX_ERROR_CHARACTERS = 500  # of an attempt's error, which may quote the receiver
 POLL_S = 1.0
 LEASE_MARGIN_S = 20.0  # beyond the response timeout: time to record the attempt
 _RETRYABLE_4XX = (408, 429)
@@ -114,16 +119,23 @@ class WebhookSender:
         self._timeout_s, self._retry_s, self._result_link = timeout_s, retry_s, result_link
 
     async def send(self, record: JobRecord, result: bytes | None) -> Delivery:
-        body = webhook_body(record, result, self._result_link)
-        response = await run_in_thread(lambda: self._post(record, body), "webhook")
+        """Raises nothing: whatever goes wrong with one webhook ends or delays that one alone."""
+        try:
+            response = await run_in_thread(lambda: self._post(record, result), "webhook")
+        except Exception as error:  # a bug must not stop the other webhooks
+            log.exception("internal error in a webhook: please report it", extra={"job": record.id})
+            response = WebhookResponse(None, internal_error_text(error), is_final=True)
         attempts = (*record.webhook_attempts, WebhookAttempt(time.time(), response.status, response.error))
         outcome, delay_s = next_attempt(response, len(attempts), self._retry_s)
         if outcome != "delivered":
             log.warning("webhook %s: %s", outcome, response.error, extra={"job": record.id})
         return Delivery(attempts, outcome, delay_s)
 
-    def _post(self, record: JobRecord, body: bytes) -> WebhookResponse:
+    def _post(self, record: JobRecord, result: bytes | None) -> WebhookResponse:
         assert record.request.callback is not None
+        if not _is_valid(record.request.callback):
+            return WebhookResponse(None, "the callback is not a valid URL", is_final=True)
+        body = webhook_body(record, result, self._result_link)
         url, headers, abort_handle = record.request.callback, self._headers(webhook_id(record), body), AbortHandle()
         try:
             with (
@@ -144,7 +156,7 @@ class WebhookSender:
             status = error.status
             is_final = status is not None and 400 <= status < 500 and status not in _RETRYABLE_4XX
             text = f"no response within {self._timeout_s:g} s" if abort_handle.is_aborted else str(error)
-            return WebhookResponse(status, text, is_final, getattr(error, "wait_s", 0.0))
+            return WebhookResponse(status, text[:MAX_ERROR_CHARACTERS], is_final, getattr(error, "wait_s", 0.0))
 
     def _headers(self, message_id: str, body: bytes) -> dict[str, str]:
         timestamp = int(time.time())
@@ -160,10 +172,21 @@ class WebhookSender:
         return headers
 
 
+def _is_valid(url: str) -> bool:
+    try:
+        return urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
 def _old_signature(secret: str, timestamp: int, body: bytes) -> str:
     """Deprecated, sent for one more release: the value of the header `Choral-Signature`."""
     digest = hmac.new(secret.encode(), f"{timestamp}.".encode() + body, hashlib.sha256).hexdigest()
     return f"t={timestamp},v1={digest}"
+
+
+def internal_error_text(error: Exception) -> str:
+    return f"internal error in Choral ({type(error).__name__}: {error}): please report it"[:MAX_ERROR_CHARACTERS]
 
 
 @dataclass(frozen=True)
@@ -196,6 +219,7 @@ class WebhookDelivery:
         metrics: WorkerMetrics,
     ) -> None:
         self._queue, self._retry, self._metrics = queue, retry, metrics
+        self._host_of: dict[asyncio.Task[None], str] = {}  # of each webhook that is being sent
         self._lease_s = settings.webhook_s + LEASE_MARGIN_S
         self._sender = WebhookSender(
             guard,
@@ -206,19 +230,51 @@ class WebhookDelivery:
         )
 
     async def run(self) -> None:
-        """Run until cancelled."""
-        while True:
-            due = await self._retry.call(lambda: self._queue.lease_webhooks(MAX_CONCURRENT, self._lease_s))
-            await asyncio.gather(*(self._deliver(webhook) for webhook in due))
-            if len(due) < MAX_CONCURRENT:
-                await asyncio.sleep(POLL_S)
+        """Run until cancelled. Webhooks are sent independently, so that a slow receiver delays only its own."""
+        try:
+            while True:
+                n_free = MAX_CONCURRENT - len(self._host_of)
+                if not n_free:
+                    await asyncio.wait(self._host_of, return_when=asyncio.FIRST_COMPLETED)
+                elif await self._start_due(n_free) < n_free:
+                    await asyncio.sleep(POLL_S)
+        finally:
+            await cancel_tasks(list(self._host_of))
+
+    async def _start_due(self, n_max: int) -> int:
+        """Start due webhooks; put those back whose host has as many as it may. Returns how many were due."""
+        due = await self._retry.call(lambda: self._queue.lease_webhooks(n_max, self._lease_s))
+        n_at = Counter(self._host_of.values())
+        postponed = []
+        for webhook in due:
+            n_at[webhook.host] += 1
+            if n_at[webhook.host] > MAX_PER_HOST:
+                postponed.append(webhook)
+            else:
+                task = asyncio.create_task(self._deliver(webhook))
+                self._host_of[task] = webhook.host
+                task.add_done_callback(self._host_of.pop)
+        if postponed:
+            await self._retry.call(lambda: self._queue.postpone_webhooks(postponed, POSTPONE_S))
+        return len(due)
 
     async def _deliver(self, webhook: DueWebhook) -> None:
+        try:
+            delivery = await self._send(webhook)
+        except UsageError as error:  # its record cannot be read
+            delivery = Delivery((WebhookAttempt(time.time(), None, str(error)[:MAX_ERROR_CHARACTERS]),), "failed", 0.0)
+        except Exception as error:  # a bug must not stop the other webhooks
+            log.exception("internal error in a webhook: please report it", extra={"job": webhook.job_id})
+            delivery = Delivery((WebhookAttempt(time.time(), None, internal_error_text(error)),), "failed", 0.0)
+        if delivery is not None:
+            self._metrics.webhooks.labels(delivery.outcome).inc()
+            await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
+
+    async def _send(self, webhook: DueWebhook) -> Delivery | None:
+        """None: the job was deleted, or retried since."""
         jobs = self._queue.jobs
         record = (await self._retry.call(lambda: jobs.records([webhook.job_id])))[0]
-        if record is None or record.ended_at is None:  # deleted, or retried since
-            return
+        if record is None or record.ended_at is None or record.request.callback is None:
+            return None
         result = await self._retry.call(lambda: jobs.result(webhook.job_id))
-        delivery = await self._sender.send(record, result)
-        self._metrics.webhooks.labels(delivery.outcome).inc()
-        await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
+        return await self._sender.send(record, result)

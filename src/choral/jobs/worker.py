@@ -13,13 +13,14 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import TYPE_CHECKING, Any
 
 from choral.common.aio import cancel_tasks
-from choral.errors import EngineClosed
+from choral.errors import EngineClosed, EngineError
 from choral.jobs.active_job import ActiveJob, JobAborted
 from choral.jobs.batches import BatchFormer
+from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.heartbeat import Heartbeat
 from choral.jobs.job_fetcher import JobFetcher
 from choral.jobs.job_queue import JobQueue
@@ -46,6 +47,10 @@ def new_worker_name() -> str:
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(2)}"
 
 
+def _loop_error(name: str, error: BaseException | None) -> EngineError:
+    return EngineError(f"{name} has stopped ({error!r}), so this worker ends: start it again, and report this")
+
+
 class Worker:
     def __init__(
         self,
@@ -65,18 +70,19 @@ class Worker:
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
         self._has_changed = asyncio.Event()  # a job has ended, or a stop was requested
-        self._failure: EngineClosed | None = None
+        self._failure: EngineError | None = None
         metrics = metrics or WorkerMetrics()
         n_concurrent = settings.batch_size or model.requests_at_once
         self._max_active = n_concurrent + (settings.prep_ahead or n_concurrent)
         self._queue = WorkerQueue(queue, name or new_worker_name())
         self._retry = retry = RedisRetry(self._queue, redis_address)
-        self._fetcher = JobFetcher(self._queue, retry, settings, metrics)
+        self._fetch_slots = FetchSlots(prep.settings.fetches, prep.settings.n_fetches_per_host)
+        self._fetcher = JobFetcher(self._queue, retry, settings, metrics, self._fetch_slots)
         self._outcomes = OutcomeWriter(self._queue, settings, metrics)
         batches = BatchFormer(
             n_concurrent, settings.batch_wait_s, metrics, is_micro_batch=model.engine == "ctranslate2"
         )
-        self._runner = JobRunner(model, prep, queue, retry, batches, n_concurrent)
+        self._runner = JobRunner(model, prep, queue, retry, batches, self._fetch_slots, n_concurrent)
         self._heartbeat = Heartbeat(self._queue, retry, model, prep, self._active, self._outcomes.totals, metrics)
         guard = SsrfGuard(prep.settings.allowed_hosts)
         self._webhooks = WebhookDelivery(self._queue, retry, settings, guard, webhook_secret, metrics)
@@ -87,64 +93,101 @@ class Worker:
         self._has_changed.set()
 
     async def run(self, *, is_burst: bool = False) -> None:
-        """Run until stopped; in burst mode, until the queue is empty."""
-        await self._retry.call(self._jobs.create_groups)
-        async with asyncio.TaskGroup() as group:
-            background = [group.create_task(self._heartbeat.run()), group.create_task(self._webhooks.run())]
-            await self._fetch_jobs(group, is_burst=is_burst)
+        """Run until stopped; in burst mode, until the queue is empty.
+
+        A loop that ends by itself stops the worker too, and its error is raised: the jobs go to other workers, and the
+        service manager can start this one again.
+        """
+        loops = [
+            self._start_loop(self._heartbeat.run(), "the heartbeat"),
+            self._start_loop(self._webhooks.run(), "webhook delivery"),
+        ]
+        try:
+            await self._fetch_jobs(is_burst=is_burst)
             await self._drain()
-            await cancel_tasks([*background, *self._tasks])
+        finally:
+            await cancel_tasks([*loops, *self._tasks])
         await self._sign_off()
         if self._failure is not None:
             raise self._failure
 
-    async def _fetch_jobs(self, group: asyncio.TaskGroup, *, is_burst: bool) -> None:
-        def start(job: ActiveJob) -> None:
-            if job.id not in self._active:
-                self._active[job.id] = job
-                task = group.create_task(self._run_job(job))
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+    def _start_loop(self, loop: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        def check(task: asyncio.Task[None]) -> None:
+            if not task.cancelled():
+                self._fail(_loop_error(name, task.exception()), task.exception())
 
-        while not self._is_stopping.is_set():
-            capacity = self._max_active - len(self._active)
-            if capacity <= 0:
-                self._has_changed.clear()
-                await self._has_changed.wait()
-                continue
-            await self._fetch(capacity, start)
-            if is_burst and not self._active and await self._is_all_done():
-                return
+        task = asyncio.create_task(loop, name=name)
+        task.add_done_callback(check)
+        return task
 
-    async def _fetch(self, n_max: int, on_start: Callable[[ActiveJob], None]) -> None:
-        """Returns soon after a stop, even if Redis is unreachable."""
-        fetching = asyncio.create_task(self._retry.call(lambda: self._fetcher.fetch(n_max, FETCH_WAIT_S, on_start)))
+    def _fail(self, failure: EngineError, cause: BaseException | None = None) -> None:
+        """Stop, because this worker can run no more jobs; the first failure is raised by `run`."""
+        if self._failure is None:
+            self._failure = failure
+            log.critical("%s", failure, exc_info=cause)
+        self.stop()
+
+    async def _fetch_jobs(self, *, is_burst: bool) -> None:
+        """Fetch jobs until stopped; in burst mode, until the queue is empty."""
+        try:
+            await self._until_stopped(self._jobs.create_groups)
+            while not self._is_stopping.is_set():
+                if self._capacity <= 0:
+                    self._has_changed.clear()
+                    await self._has_changed.wait()
+                    continue
+                await self._until_stopped(
+                    lambda: self._fetcher.fetch(max(1, self._capacity), FETCH_WAIT_S, self._start_job)
+                )
+                if is_burst and not self._active and await self._is_all_done():
+                    return
+        except Exception as error:  # a bug: the jobs that are running can still end
+            self._fail(_loop_error("fetching jobs", error), error)
+
+    @property
+    def _capacity(self) -> int:
+        """How many more jobs may be active; those that are still downloading their audio do not count."""
+        return self._max_active - (len(self._active) - len(self._fetch_slots))
+
+    async def _until_stopped(self, call: Callable[[], Awaitable[None]]) -> None:
+        """Repeat a call until Redis answers; returns soon after a stop, even if Redis is unreachable."""
+        calling = asyncio.create_task(self._retry.call(call))
         stopping = asyncio.create_task(self._is_stopping.wait())
         try:
-            await asyncio.wait({fetching, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({calling, stopping}, return_when=asyncio.FIRST_COMPLETED)
             # Let a read that is under way finish: entries that Redis has delivered would wait to be claimed.
-            await asyncio.wait({fetching}, timeout=2 * FETCH_WAIT_S)
-            if fetching.done():
-                fetching.result()
+            await asyncio.wait({calling}, timeout=2 * FETCH_WAIT_S)
+            if calling.done():
+                calling.result()
         finally:
-            await cancel_tasks([fetching, stopping])
+            await cancel_tasks([calling, stopping])
 
     async def _is_all_done(self) -> bool:
         counts = await self._retry.call(self._jobs.counts)
         return counts.is_all_done
+
+    def _start_job(self, job: ActiveJob) -> None:
+        if job.id not in self._active:
+            self._active[job.id] = job
+            task = asyncio.create_task(self._run_job(job))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
 
     async def _run_job(self, job: ActiveJob) -> None:
         outcome: JobOutcome
         try:
             outcome = await self._runner.run(job)
         except EngineClosed as error:
-            self._failure = error
-            self.stop()
-            job.abort("drain")
+            self._fail(error)
+            job.abort("engine_failed")
             outcome = JobAborted()
-        await self._retry.call(lambda: self._outcomes.write(job, outcome))
-        del self._active[job.id]
-        self._has_changed.set()
+        try:
+            await self._retry.call(lambda: self._outcomes.write(job, outcome))
+        except Exception as error:  # a bug: leave the job to the claim, which counts a crash, and run the others
+            log.exception("the outcome could not be written: %s: please report it", error, extra={"job": job.id})
+        finally:
+            del self._active[job.id]
+            self._has_changed.set()
 
     async def _drain(self) -> None:
         """Let jobs in the engine finish within `drain_s`; put the others back at once."""

@@ -1,0 +1,42 @@
+"""Places for jobs whose audio is being downloaded: they are bounded apart from the jobs that have their audio.
+
+A download can last minutes without using the CPU or the engine. Counted with the other jobs, a few slow servers would
+keep a worker from taking jobs that are ready to run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from urllib.parse import urlsplit
+
+from choral.jobs.active_job import ActiveJob
+
+
+class FetchSlots:
+    def __init__(self, n_slots: int, n_per_host: int) -> None:
+        self._n_slots, self._n_per_host = n_slots, n_per_host
+        self._host_of: dict[str, str] = {}  # by job id
+
+    def __len__(self) -> int:
+        return len(self._host_of)
+
+    def take(self, job: ActiveJob) -> bool:
+        """Whether the job may start: it has its audio, or gets a place until `release`."""
+        if job.request.audio.kind != "url":
+            return True
+        host = _host(job.request.audio.place)
+        if len(self._host_of) >= self._n_slots or Counter(self._host_of.values())[host] >= self._n_per_host:
+            return False
+        self._host_of[job.id] = host
+        return True
+
+    def release(self, job: ActiveJob) -> None:
+        """May be repeated."""
+        self._host_of.pop(job.id, None)
+
+
+def _host(url: str) -> str:
+    try:
+        return urlsplit(url).hostname or ""
+    except ValueError:
+        return ""
