@@ -80,6 +80,7 @@ class AsyncClient:
                 callback=callback,
                 keep_s=self._settings.keep_s,
             )
+            request.check_callback()
             await self._call(self._send(request, upload))
         return request.id
 

@@ -14,12 +14,15 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from choral.errors import UsageError
+from choral.remote.urls import MAX_SHOWN_CHARACTERS, redact_url, url_problem
 from choral.types import Priority, TranscribeOptions
 
 VERSION = 1
 UPDATE = "update the older Choral, or submit the job again"
 AudioKind = Literal["url", "path", "inline", "blob"]
 DAY_S = 86_400
+MAX_BRIEF_BYTES = 4096
+LONG_OPTIONS = tuple(field.name for field in dataclasses.fields(TranscribeOptions) if field.metadata.get("max_length"))
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,11 @@ class JobRequest:
         if not 60 <= self.keep_s <= 3650 * DAY_S:
             raise UsageError(f"keep_s is {self.keep_s!r}; it must be seconds, from 60 up to ten years")
 
+    def check_callback(self) -> None:
+        """Raise `UsageError` for a callback that can never be called; for new jobs, since queued ones stay readable."""
+        if self.callback is not None and (problem := url_problem(self.callback)):
+            raise UsageError(f"callback is {redact_url(self.callback)[:MAX_SHOWN_CHARACTERS]!r}; {problem}")
+
     def to_json(self) -> str:
         fields = {
             "v": VERSION,
@@ -60,15 +68,20 @@ class JobRequest:
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> JobRequest:
-        """Raises `UsageError`, and nothing else, for a request that this version cannot read."""
+    def from_json(cls, text: str | bytes, *, is_brief: bool = False) -> JobRequest:
+        """Raises `UsageError`, and nothing else, for a request that this version cannot read.
+
+        `is_brief`: for listings, without the texts and lists among the options if the request is long.
+        """
         try:
             fields = json.loads(text)
             version = fields.pop("v", None)
             if version != VERSION:
                 raise UsageError(f"this job has version {version!r}, and this Choral reads {VERSION}: {UPDATE}")
-            audio = AudioRef(**fields.pop("audio"))
-            return cls(audio=audio, options=TranscribeOptions.of(**fields.pop("options")), **fields)
+            audio, options = AudioRef(**fields.pop("audio")), fields.pop("options")
+            if is_brief and len(text) > MAX_BRIEF_BYTES:
+                options = {name: value for name, value in options.items() if name not in LONG_OPTIONS}
+            return cls(audio=audio, options=TranscribeOptions.of(**options), **fields)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"this job cannot be read ({type(error).__name__}: {error}): {UPDATE}") from error
 

@@ -24,7 +24,7 @@ from urllib.parse import SplitResult, quote, unquote, urlsplit
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.pip_config import pip_settings
 from choral.remote.ssrf_guard import AddressRefused, GuardedHandler, GuardedTlsHandler, SsrfGuard
-from choral.remote.urls import without_credentials
+from choral.remote.urls import url_problem, without_credentials
 
 _CHUNK_BYTES = 1 << 18
 _MAX_SIZE_DIGITS = 18
@@ -70,7 +70,7 @@ def open_url(
     assert guard is not None or abort_handle is None
     try:
         parts = urlsplit(url)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
             raise RefusedError("not an http or https URL")
         request = web.Request(_percent_encoded(without_credentials(parts)), body, _request_headers(parts, headers))
         opener = _opener(proxy) if guard is None else _guarded_opener(guard, abort_handle or AbortHandle())
@@ -82,7 +82,7 @@ def open_url(
         raise _error_of_reason(error.reason) from error
     except AddressRefused as error:
         raise ForbiddenError(str(error)) from error
-    except (InvalidURL, ValueError) as error:
+    except (InvalidURL, ValueError, OverflowError) as error:  # a redirect may lead to a port of any size
         raise RefusedError(f"not a valid URL ({error})") from error
     except (HTTPException, OSError) as error:
         raise _error_of_reason(error) from error
@@ -169,6 +169,9 @@ class _Redirects(web.HTTPRedirectHandler):
     ) -> web.Request | None:
         if req.data is not None:
             return None  # a body for one server is not sent to another
+        if problem := url_problem(newurl):
+            fp.close()
+            raise RefusedError(f"it redirects to a URL that is not valid: {problem}")
         following = super().redirect_request(req, fp, code, msg, headers, newurl)
         if following is not None and _origin(newurl) != _origin(req.full_url):
             following.remove_header("Authorization")

@@ -13,14 +13,14 @@ from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, WithJsonSchema
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import core_schema, from_json
 
 from choral.audio.prep.input_sources import OpenFile
 from choral.errors import UsageError
 from choral.model.languages import CODES, to_code
-from choral.remote.urls import redact_url, url_scheme
+from choral.remote.urls import redact_url, url_problem
 from choral.server.api_errors import ApiError
-from choral.server.upload import Form
+from choral.server.upload import MAX_FIELDS, Form
 from choral.types import TranscribeOptions
 
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
@@ -46,6 +46,15 @@ def validate(model: type[Model], values: Mapping[str, Any], *, parent: str | Non
 def validate_json(model: type[Model], text: bytes | bytearray | str, *, parent: str | None = None) -> Model:
     """The form in a JSON object, whose values must have the right JSON types."""
     try:
+        fields = from_json(text)
+    except ValueError as error:
+        raise ApiError(
+            f"{parent or 'the body'} is not valid JSON: {error}", param=parent, code="invalid_json"
+        ) from error
+    if isinstance(fields, dict) and len(fields) > MAX_FIELDS:  # naming each unknown one would take long
+        reason = f"the JSON has {len(fields):,} fields: send those that /openapi.json lists"
+        raise ApiError(reason, param=parent, code="unknown_parameter")
+    try:
         return model.model_validate_json(text, strict=True)
     except ValidationError as error:
         raise _to_api_error(model, error, parent) from error
@@ -56,10 +65,8 @@ def _to_api_error(model: type[FormModel], error: ValidationError, parent: str | 
     if error.error_count() > MAX_ERRORS:  # listing them would block the event loop
         text = f"{error.error_count():,} values are invalid; the fields are {', '.join(_field_names(model))}"
         return ApiError(text, param=parent, code="invalid_value")
-    first = error.errors(include_url=False)[0]
-    if first["type"] == "json_invalid":
-        text = f"{parent or 'the body'} is not valid JSON: {first['ctx']['error']}"
-        return ApiError(text, param=parent, code="invalid_json")
+    errors = error.errors(include_url=False)
+    first = next((each for each in errors if each["type"] == "too_long"), errors[0])  # a list may have other types too
     if not first["loc"]:
         return ApiError("the JSON must be an object", param=parent, code="invalid_json")
     field = str(first["loc"][0])
@@ -75,6 +82,9 @@ def _to_api_error(model: type[FormModel], error: ValidationError, parent: str | 
         return ApiError(
             f"`{name}` has {len(first['input']):,} characters: {text}", param=param, code="string_above_max_length"
         )
+    if first["type"] == "too_long":
+        text = f"`{name}` has too many values: send at most {first['ctx']['max_length']:,}"
+        return ApiError(text, param=param, code="array_above_max_length")
     value = str(first["input"])[:MAX_SHOWN_CHARACTERS]
     return ApiError(f"`{name}` is {value!r}: {text}", param=param, code="invalid_value")
 
@@ -100,15 +110,17 @@ def _check_language(value: str, info: ValidationInfo) -> str:
 
 
 def _check_url(value: str, info: ValidationInfo) -> str:
-    if url_scheme(value) not in ("http", "https"):
+    if problem := url_problem(value):
         url = redact_url(value)[:MAX_SHOWN_CHARACTERS]
-        text = f"`{info.field_name}` is {url!r}; it must be an http or https URL"
-        raise ApiError(text, param=info.field_name, code="invalid_value")
+        raise ApiError(f"`{info.field_name}` is {url!r}; {problem}", param=info.field_name, code="invalid_value")
     return value
 
 
+MAX_NAME_CHARACTERS = 64
 # English names are accepted too.
-Language = Annotated[str, AfterValidator(_check_language), WithJsonSchema({"enum": list(CODES)})]
+Language = Annotated[
+    str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(_check_language), WithJsonSchema({"enum": list(CODES)})
+]
 HttpUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
 
 
@@ -121,28 +133,30 @@ def option_field(name: str) -> Any:
 
 
 def option_fields(*left_out: str) -> dict[str, Any]:
-    """All options as fields of a model, with their types, ranges and defaults."""
+    """All options as fields of a model, with their types, ranges, lengths and defaults."""
     hints = get_type_hints(TranscribeOptions)
     return {
-        name: (
-            _with_range(hints[name], field.metadata["within"]),
-            Field(field.default, description=field.metadata["help"]),
-        )
+        name: (_bounded(hints[name], field.metadata), Field(field.default, description=field.metadata["help"]))
         for name, field in OPTIONS.items()
         if name not in left_out
     }
 
 
-def _with_range(hint: Any, within: tuple[float, float] | None) -> Any:
-    """The type hint with the range on the numbers in it."""
-    if within is None:
-        return hint
-    if hint in (int, float):
+def _bounded(hint: Any, metadata: Mapping[str, Any]) -> Any:
+    """The type hint with the range of the numbers in it, and the most characters of a text or values of a list.
+
+    A list is validated up to its first wrong value, because each one costs time and a part of the error.
+    """
+    within, max_length = metadata["within"], metadata.get("max_length")
+    if hint in (int, float) and within is not None:
         return Annotated[hint, Field(ge=within[0], le=within[1])]
+    if hint is str and max_length is not None:
+        return Annotated[hint, Field(max_length=max_length)]
     if get_origin(hint) is tuple:
-        return tuple[_with_range(get_args(hint)[0], within), ...]  # type: ignore[misc]
+        values: Any = tuple[_bounded(get_args(hint)[0], metadata), ...]  # type: ignore[misc]
+        return Annotated[values, Field(max_length=max_length, fail_fast=True)]
     if get_origin(hint) in (Union, types.UnionType):
-        return Union[tuple(_with_range(kind, within) for kind in get_args(hint))]  # noqa: UP007
+        return Union[tuple(_bounded(kind, metadata) for kind in get_args(hint))]  # noqa: UP007
     return hint
 
 
