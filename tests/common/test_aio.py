@@ -1,4 +1,4 @@
-"""Functions on threads: results and errors are returned, idle threads are reused, none is shared."""
+"""Functions on threads, whose results and errors are returned, and loops, whose end is noticed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import asyncio
 import subprocess
 import sys
 import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 import pytest
 
 from choral.common import aio
-from choral.common.aio import MAX_IDLE_THREADS, run_in_thread
+from choral.common.aio import MAX_IDLE_THREADS, LoopSupervisor, cancel_tasks, run_in_thread
 
 
 def whoami() -> tuple[int, str]:
@@ -71,3 +73,28 @@ async def main():
 asyncio.run(main())
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=30)
+
+
+def test_loop_that_ends_is_a_failure_unless_it_was_cancelled(caplog: pytest.LogCaptureFixture) -> None:
+    async def run(loop: Callable[[], Coroutine[Any, Any, None]]) -> str | None:
+        loops = LoopSupervisor()
+        task = loops.start(loop(), "the loop")
+        await asyncio.sleep(0.01)
+        await cancel_tasks([task])
+        return loops.failure
+
+    async def fails() -> None:
+        raise OverflowError("port must be 0-65535")
+
+    async def returns() -> None:
+        pass
+
+    async def goes_on() -> None:
+        await asyncio.sleep(60)
+
+    assert asyncio.run(run(goes_on)) is None
+    assert not caplog.messages
+    assert asyncio.run(run(returns)) == "the loop has stopped"
+    assert asyncio.run(run(fails))
+    assert caplog.messages == ["the loop has stopped: restart this process, and report it"] * 2
+    assert "OverflowError" in caplog.text

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from choral.common.aio import LoopSupervisor
 from choral.errors import StorageError, UsageError
 from choral.server.api_errors import ApiError
 from choral.server.api_keys import ApiKey, ApiKeyStore, hash_secret, new_secret, write_keys
@@ -104,7 +105,7 @@ def test_usage_is_written_within_a_second_and_at_shutdown(tmp_path: Path) -> Non
     first, last = UsageEntry("1", "a", now, 5.0), UsageEntry("2", "a", now, None)
 
     async def run() -> None:
-        async with open_usage(tmp_path) as (writer, entries):
+        async with open_usage(tmp_path, LoopSupervisor()) as (writer, entries):
             assert entries == []
             writer.add(UsageEntry("old", "a", now - DAY_S, 5.0))
             writer.add(first)
@@ -113,10 +114,10 @@ def test_usage_is_written_within_a_second_and_at_shutdown(tmp_path: Path) -> Non
             await asyncio.sleep(1.0)
             assert writer._pending == []  # written
             writer.add(last)
-        async with open_usage(tmp_path) as (writer, entries):
+        async with open_usage(tmp_path, LoopSupervisor()) as (writer, entries):
             assert entries == [first, last]
             writer.add(UsageEntry("2", "a", now, 7.0))  # now its length is known
-        async with open_usage(tmp_path) as (_, entries):
+        async with open_usage(tmp_path, LoopSupervisor()) as (_, entries):
             assert [entry.duration_s for entry in entries] == [5.0, 7.0]
 
     asyncio.run(run())

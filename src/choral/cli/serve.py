@@ -148,7 +148,7 @@ async def serve(
         service = Service.of(model, pool, settings)
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(jobs.open_folder(settings.port))
-            quotas = await stack.enter_async_context(open_quotas(keys, folder))
+            quotas = await stack.enter_async_context(open_quotas(keys, folder, service.loops))
             billing = JobBilling(keys, quotas)
             secret = os.environ.get(SECRET, "")
             store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))

@@ -1,14 +1,16 @@
-"""asyncio helpers: cancel tasks until they have ended, and run blocking functions on reusable daemon threads."""
+"""asyncio helpers: cancel and supervise tasks, and run blocking functions on reusable daemon threads."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
+log = logging.getLogger("choral")
 T = TypeVar("T")
 CANCEL_AGAIN_S = 0.5
 MAX_IDLE_THREADS = 64
@@ -24,6 +26,27 @@ async def cancel_tasks(tasks: Iterable[asyncio.Task[Any]]) -> None:
         for task in pending:
             task.cancel()
         _, pending = await asyncio.wait(pending, timeout=CANCEL_AGAIN_S)
+
+
+class LoopSupervisor:
+    """The long-lived loops of a process. One that ends without being cancelled is logged, and is the `failure`.
+
+    A loop handles the errors it expects. Any other means that its work has stopped, which health checks must show.
+    """
+
+    def __init__(self) -> None:
+        self.failure: str | None = None  # what has stopped
+
+    def start(self, loop: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """Run the loop as a task, which the caller cancels; `name` completes "… has stopped"."""
+        task = asyncio.create_task(loop, name=name)
+        task.add_done_callback(self._check)
+        return task
+
+    def _check(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self.failure = f"{task.get_name()} has stopped"
+            log.critical("%s: restart this process, and report it", self.failure, exc_info=task.exception())
 
 
 async def run_in_thread(work: Callable[[], T], name: str) -> T:

@@ -141,13 +141,22 @@ def _parse(fields: dict[str, str]) -> JobRecord:
         phase=cast(Phase | None, fields.get("phase")),
         done_s=float(fields.get("done_s", 0.0)),
         duration_s=_number(fields.get("duration_s")),
-        timings=Timings(**json.loads(fields.get("timings", "{}"))),
+        timings=Timings(**known_fields(Timings, json.loads(fields.get("timings", "{}")))),
         error=fields.get("error"),
         error_kind=fields.get("error_kind"),
         is_cancel_wanted="cancel" in fields,
         webhook=fields.get("webhook"),
-        webhook_attempts=tuple(WebhookAttempt(**each) for each in json.loads(fields.get("webhook_attempts", "[]"))),
+        webhook_attempts=tuple(
+            WebhookAttempt(**known_fields(WebhookAttempt, each))
+            for each in json.loads(fields.get("webhook_attempts", "[]"))
+        ),
     )
+
+
+def known_fields(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields that the dataclass has; those of newer versions are left out."""
+    known = {field.name for field in dataclasses.fields(kind)}
+    return {name: value for name, value in fields.items() if name in known}
 
 
 def _number(text: str | None) -> float | None:
@@ -177,8 +186,7 @@ class WorkerStatus:
     @classmethod
     def from_json(cls, text: str | bytes) -> WorkerStatus:
         """Ignores fields of newer versions."""
-        known = {field.name for field in dataclasses.fields(cls)}
-        return cls(**{name: value for name, value in json.loads(text).items() if name in known})
+        return cls(**known_fields(cls, json.loads(text)))
 
 
 def transcript_to_json(transcript: Transcript) -> str:
@@ -188,15 +196,20 @@ def transcript_to_json(transcript: Transcript) -> str:
 
 
 def transcript_from_json(text: str | bytes) -> Transcript:
-    """Equal to the transcript that was stored."""
-    fields = json.loads(text)
-    version = fields.pop("v", None)
-    if version != TRANSCRIPT_VERSION:
+    """Equal to the transcript that was stored. Raises `JobFailed` for one that this version cannot read."""
+    try:
+        fields = json.loads(text)
+        version = fields.pop("v", None)
+        if version != TRANSCRIPT_VERSION:
+            raise JobFailed(
+                f"this result has version {version!r}, and this Choral reads {TRANSCRIPT_VERSION}: update the older one"
+            )
+        segments = tuple(_segment(segment) for segment in fields.pop("segments"))
+        return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise JobFailed(
-            f"this result has version {version!r}, and this Choral reads {TRANSCRIPT_VERSION}: update the older one"
-        )
-    segments = tuple(_segment(segment) for segment in fields.pop("segments"))
-    return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
+            f"this result cannot be read ({type(error).__name__}: {error}): submit the job again"
+        ) from error
 
 
 def _segment(fields: dict[str, Any]) -> Segment:

@@ -30,7 +30,7 @@ class StatusBody(BaseModel):
 
 
 class Readiness:
-    """Ready after a successful self-test, while the engine works and the server is not shutting down."""
+    """Ready after a successful self-test, while the engine and all loops work and the server is not shutting down."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -59,14 +59,14 @@ class Readiness:
     def status(self) -> str:
         if self._service.requests.is_closing:
             return "stopping"
-        if not self._service.model.is_working:
+        if not self._service.model.is_working or self._service.loops.failure:
             return "failed"
         return "ready" if self._has_passed else "failed" if self._error else "starting"
 
     @property
     def reason(self) -> str | None:
         """Why the server has failed."""
-        return self._service.model.failure or self._error
+        return self._service.model.failure or self._service.loops.failure or self._error
 
 
 def make_router(service: Service) -> APIRouter:
@@ -74,7 +74,7 @@ def make_router(service: Service) -> APIRouter:
 
     @asynccontextmanager
     async def run_self_test(app: object) -> AsyncIterator[None]:
-        test = asyncio.create_task(readiness.run_self_tests())
+        test = service.loops.start(readiness.run_self_tests(), "the self-test")
         yield
         await cancel_tasks([test])
 

@@ -130,7 +130,11 @@ class Listener(uvicorn.Server):
         self._service = service
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
-        tasks = [asyncio.create_task(trim_memory_periodically()), asyncio.create_task(self._abort_stuck_connections())]
+        start = self._service.loops.start
+        tasks = [
+            start(trim_memory_periodically(), "memory trimming"),
+            start(self._abort_stuck_connections(), "the check for stuck connections"),
+        ]
         try:
             await super().serve(sockets)
         finally:

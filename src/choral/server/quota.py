@@ -17,6 +17,7 @@ from pathlib import Path
 
 from starlette.requests import HTTPConnection
 
+from choral.common.aio import LoopSupervisor
 from choral.server.api_errors import ApiError
 from choral.server.api_keys import ApiKey, ApiKeyStore
 from choral.server.usage import DAY_S, UsageEntry, open_usage
@@ -135,12 +136,12 @@ class KeyQuotas:
 
 
 @asynccontextmanager
-async def open_quotas(keys: ApiKeyStore, folder: Path) -> AsyncIterator[KeyQuotas]:
+async def open_quotas(keys: ApiKeyStore, folder: Path, loops: LoopSupervisor) -> AsyncIterator[KeyQuotas]:
     """Usage is kept in the folder if keys can have limits."""
     if not keys.has_limits:
         yield KeyQuotas()
         return
-    async with open_usage(folder) as (writer, entries):
+    async with open_usage(folder, loops) as (writer, entries):
         yield KeyQuotas(writer.add, entries)
 
 

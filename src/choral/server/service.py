@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choral.common.aio import run_in_thread
+from choral.common.aio import LoopSupervisor, run_in_thread
 from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
@@ -48,6 +48,7 @@ class Service:
     metrics: ServerMetrics
     realtime: SessionRegistry
     engine_slots: asyncio.Semaphore
+    loops: LoopSupervisor
 
     @classmethod
     def of(cls, model: Model, prep: PrepPool, settings: ServerSettings) -> Service:
@@ -61,6 +62,7 @@ class Service:
             metrics=metrics,
             realtime=SessionRegistry(settings.realtime_sessions, metrics.registry),
             engine_slots=asyncio.Semaphore(settings.at_once or model.requests_at_once),
+            loops=LoopSupervisor(),
         )
 
     @property

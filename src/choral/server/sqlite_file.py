@@ -11,10 +11,12 @@ from typing import Any
 from choral.errors import StorageError
 
 PRAGMAS = ("locking_mode=EXCLUSIVE", "journal_mode=WAL", "synchronous=FULL")
+# Errors of the caller; every other one is of the disk or the file on it.
+_PROGRAMMING_ERRORS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3.DataError)
 
 
 class SqliteFile:
-    """All methods block."""
+    """All methods block; a disk that refuses, or a damaged file, is a `StorageError`."""
 
     def __init__(self, path: Path, schema: str) -> None:
         """Create what is missing. A failure, an `OSError` or `sqlite3.Error`, leaves nothing open."""
@@ -31,7 +33,14 @@ class SqliteFile:
         self._connection.row_factory = sqlite3.Row
 
     def read(self, query: str, values: Sequence[Any] = ()) -> list[sqlite3.Row]:
-        return self._connection.execute(query, values).fetchall()
+        with self._storage_errors("read"):
+            return self._connection.execute(query, values).fetchall()
+
+    @contextlib.contextmanager
+    def rows(self, query: str, values: Sequence[Any] = ()) -> Iterator[Iterator[sqlite3.Row]]:
+        """The rows one by one, so that not all of them are in memory; nothing may be written meanwhile."""
+        with self._storage_errors("read"), contextlib.closing(self._connection.execute(query, values)) as cursor:
+            yield cursor
 
     def write(self, statement: str, values: Sequence[Any] = ()) -> None:
         with self.transaction() as connection:
@@ -39,17 +48,25 @@ class SqliteFile:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit at the end, roll back on an exception; a disk that refuses is a `StorageError`."""
-        try:
+        """Commit at the end, roll back on an exception."""
+        with self._storage_errors("written"):
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield self._connection
+                self._connection.execute("COMMIT")
             except BaseException:
-                self._connection.execute("ROLLBACK")
+                if self._connection.in_transaction:  # SQLite rolls back by itself after some errors
+                    self._connection.execute("ROLLBACK")
                 raise
-            self._connection.execute("COMMIT")
-        except sqlite3.OperationalError as error:
-            raise StorageError(f"{self._path} could not be written: {error}") from error
+
+    @contextlib.contextmanager
+    def _storage_errors(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except _PROGRAMMING_ERRORS:
+            raise
+        except sqlite3.DatabaseError as error:
+            raise StorageError(f"{self._path} could not be {action}: {error}") from error
 
     def close(self) -> None:
         self._connection.close()

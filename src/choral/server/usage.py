@@ -17,7 +17,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from choral.common.aio import cancel_tasks
+from choral.common.aio import LoopSupervisor, cancel_tasks
 from choral.errors import StorageError
 from choral.server.sqlite_file import SqliteFile
 
@@ -112,12 +112,12 @@ class UsageWriter:
 
 
 @asynccontextmanager
-async def open_usage(folder: Path) -> AsyncIterator[tuple[UsageWriter, list[UsageEntry]]]:
+async def open_usage(folder: Path, loops: LoopSupervisor) -> AsyncIterator[tuple[UsageWriter, list[UsageEntry]]]:
     """A writer, and the entries from before."""
     table = await asyncio.to_thread(UsageTable, folder)
     entries = await asyncio.to_thread(table.entries)
     writer = UsageWriter(table)
-    writing = asyncio.create_task(writer.run())
+    writing = loops.start(writer.run(), "the record of audio used by API keys")
     try:
         yield writer, entries
     finally:

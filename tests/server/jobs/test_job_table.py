@@ -1,18 +1,22 @@
-"""`JobTable`: order, crashes, expiry, and exclusive access."""
+"""`JobTable`: order, crashes, expiry, exclusive access, jobs of other versions, and a disk that fails."""
 
 from __future__ import annotations
 
 import dataclasses
+import json
 import multiprocessing
+import sqlite3
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.request import AudioRef, JobRequest
 from choral.server.jobs.job_table import MAX_CRASHES, JobTable
-from choral.types import Priority, TranscribeOptions
+from choral.types import MAX_CLIP_TIMES, Priority, TranscribeOptions
 
 LIMIT = 4
 
@@ -53,7 +57,7 @@ def test_job_that_crashes_the_server_repeatedly_is_dead(tmp_path: Path) -> None:
     assert (record.state, record.crashes, record.webhook) == ("dead", MAX_CRASHES, "pending")
     assert record.error is not None
     assert "the audio may be the cause" in record.error
-    assert [due.id for due in table.due_webhooks(5)] == ["fatal"]
+    assert table.due_webhooks(5) == [("fatal", "https://example.org/done")]
     assert list((tmp_path / "audio").iterdir()) == []
     table.close()
 
@@ -106,4 +110,148 @@ def test_folder_belongs_to_one_process(tmp_path: Path) -> None:
         f"another server keeps its jobs in {tmp_path}: stop it, or choose another folder with --data"
     )
     other.join()
+    table.close()
+
+
+def rewrite(table: JobTable, job_id: str, request_text: str) -> None:
+    """Store the request as another version would have."""
+    table._file.write("UPDATE jobs SET request=? WHERE id=?", (request_text, job_id))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fields: fields["options"].update(dialect="scots"),
+        lambda fields: fields["options"].update(temperature=[1.0] * 200_000),
+        lambda fields: fields.update(v=2),
+        lambda fields: fields.update(shade="blue"),
+        lambda fields: fields.pop("audio"),
+        lambda fields: fields.update(audio={"kind": "url"}),
+        lambda fields: fields.update(options=None),
+        lambda fields: fields.clear(),
+    ],
+)
+def test_job_of_another_version_fails_alone(tmp_path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    table = JobTable(tmp_path)
+    table.insert(request("other", callback="https://example.org/done"), LIMIT)
+    table.insert(request("good"), LIMIT)
+    fields = json.loads(request("other").to_json())
+    change(fields)
+    rewrite(table, "other", json.dumps(fields))
+    assert [record.state for record in table.newest(10, "")] == ["queued", "queued"]
+    record = table.take(batch_first=False)
+    assert record is not None
+    assert record.id == "good"
+    failed = table.show("other")
+    assert (failed.state, failed.error_kind) == ("failed", "UsageError")
+    assert failed.error
+    table.recover()
+    assert len(table.newest(10, "")) == 2
+    table.close()
+
+
+@pytest.mark.parametrize("text", ["", "null", "[]", "{", "[" * 100_000])
+def test_damaged_request_fails_alone(tmp_path: Path, text: str) -> None:
+    table = JobTable(tmp_path)
+    table.insert(request("damaged"), LIMIT)
+    table.insert(request("good"), LIMIT)
+    rewrite(table, "damaged", text)
+    record = table.take(batch_first=False)
+    assert record is not None
+    assert record.id == "good"
+    assert table.show("damaged").state == "failed"
+    table.close()
+
+
+def test_unreadable_job_that_crashed_the_server_does_not_prevent_the_start(tmp_path: Path) -> None:
+    table = JobTable(tmp_path)
+    table.insert(request("other"), LIMIT)
+    table._file.write("UPDATE jobs SET state='running', crashes=?", (MAX_CRASHES - 1,))
+    rewrite(table, "other", json.dumps({"v": 7}))
+    table.recover()
+    assert table.show("other").state == "dead"
+    table.close()
+
+
+def test_jobs_of_busy_hosts_stay_queued(tmp_path: Path) -> None:
+    table = JobTable(tmp_path)
+    for name, host in (("slow1", "slow.example"), ("slow2", "SLOW.example"), ("other", "fast.example")):
+        audio = AudioRef("url", f"https://{host}/a.mp3", "a.mp3")
+        table.insert(dataclasses.replace(request(name), audio=audio), LIMIT)
+    table.insert(dataclasses.replace(request("local"), audio=AudioRef("path", "/a.mp3", "a.mp3")), LIMIT)
+    taken = [
+        table.take(batch_first=False, skip_hosts={"slow.example"}),
+        table.take(batch_first=False, with_urls=False),
+        table.take(batch_first=False, with_urls=False),
+        table.take(batch_first=False),
+    ]
+    assert [record and record.id for record in taken] == ["other", "local", None, "slow1"]
+    table.close()
+
+
+def test_listing_leaves_long_options_out(tmp_path: Path) -> None:
+    table = JobTable(tmp_path)
+    options = TranscribeOptions(clip_timestamps=tuple(float(i) for i in range(MAX_CLIP_TIMES)), language="en")
+    for number in range(40):
+        table.insert(dataclasses.replace(request(f"long{number}"), options=options), 100)
+    started_s = time.monotonic()
+    records = table.newest(100, "")
+    assert time.monotonic() - started_s < 1.0
+    assert {record.request.options for record in records} == {TranscribeOptions()}
+    assert table.show("long0").request.options == options
+    table.close()
+
+
+class FailingConnection:
+    """A connection whose next statements fail as on a bad disk."""
+
+    def __init__(self, connection: sqlite3.Connection, *errors: sqlite3.Error) -> None:
+        self._connection, self._errors = connection, list(errors)
+
+    def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+        if self._errors:
+            raise self._errors.pop(0)
+        return self._connection.execute(statement, values)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), sqlite3.DatabaseError("malformed")])
+def test_disk_errors_are_storage_errors(tmp_path: Path, error: sqlite3.Error) -> None:
+    table = JobTable(tmp_path)
+    table.insert(request("one"), LIMIT)
+    connection = table._file._connection
+    calls = (
+        JobTable.n_queued,
+        JobTable.next_due_at,
+        lambda table: table.show("one"),
+        lambda table: table.newest(5, ""),
+    )
+    for call in calls:
+        table._file._connection = FailingConnection(connection, error)  # type: ignore[assignment]
+        with pytest.raises(StorageError, match=r"jobs.sqlite could not be read: "):
+            call(table)
+    table._file._connection = FailingConnection(connection, error)  # type: ignore[assignment]
+    with pytest.raises(StorageError, match=r"jobs.sqlite could not be written: "):
+        table.requeue("one")
+    table.close()
+
+
+def test_failed_commit_leaves_the_file_usable(tmp_path: Path) -> None:
+    table = JobTable(tmp_path)
+    table.insert(request("one"), LIMIT)
+    connection = table._file._connection
+
+    class FailsToCommit(FailingConnection):
+        def execute(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
+            if statement == "COMMIT" and self._errors:
+                raise self._errors.pop(0)
+            return connection.execute(statement, values)
+
+    table._file._connection = FailsToCommit(connection, sqlite3.OperationalError("disk is full"))  # type: ignore[assignment]
+    with pytest.raises(StorageError):
+        table.insert(request("two"), LIMIT)
+    table.insert(request("two"), LIMIT)
+    assert table.n_open() == 2
     table.close()

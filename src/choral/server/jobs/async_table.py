@@ -28,8 +28,8 @@ class AsyncTable:
     async def run(self, call: Callable[[JobTable], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, self.table)
 
-    async def retry_until_written(self, call: Callable[[JobTable], Result]) -> Result:
-        """For writes that no client waits for: repeated until the disk accepts them."""
+    async def retry(self, call: Callable[[JobTable], Result]) -> Result:
+        """For calls that no client waits for: repeated until the disk works."""
         while True:
             try:
                 return await self.run(call)

@@ -80,7 +80,7 @@ async def open_job_store(
     if settings.redis:
         from choral.server.jobs.redis_store import RedisJobStore
 
-        store: JobStore = RedisJobStore(settings, billing)
+        store: JobStore = RedisJobStore(settings, billing, service.loops)
     else:
         store = SqliteJobStore(service, settings, folder, billing, webhook_secret)
     await store.open()

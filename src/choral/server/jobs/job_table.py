@@ -1,24 +1,29 @@
 """The jobs on disk: a SQLite table, and the audio files of jobs that have not ended, named after their ids.
 
-All methods block; `AsyncTable` calls them on one thread. The folder belongs to one process at a time.
+All methods block; `AsyncTable` calls them on one thread. The folder belongs to one process at a time. A job that this
+version cannot read, because another one stored it, is shown as far as possible and fails when it is taken. A method
+that fails changed nothing, or can be repeated.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
-from choral.errors import JobNotFound, QueueFull, StorageError
-from choral.jobs.record import ENDED, JobRecord, State, Timings, WebhookAttempt
+from choral.errors import JobNotFound, QueueFull, StorageError, UsageError
+from choral.jobs.record import ENDED, JobRecord, WebhookAttempt
 from choral.jobs.request import JobRequest
+from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, new_record, readable_request, record_of
 from choral.server.sqlite_file import SqliteFile
 from choral.types import Priority
 
+log = logging.getLogger("choral.server")
 MAX_CRASHES = 3  # of the server while it ran a job, before the job is assumed to be the cause
 CRASHED = f"the server crashed {MAX_CRASHES} times while it ran this job: the audio may be the cause"
 SCHEMA = """
@@ -58,7 +63,7 @@ class JobTable:
             "INSERT INTO jobs (id, request, priority, state, created_at, queued_at) VALUES (?,?,?,?,?,?)",
             (request.id, request.to_json(), request.priority, "queued", now, now),
         )
-        return self.show(request.id)
+        return new_record(request, now)
 
     def cancel(self, job_id: str) -> JobRecord:
         """End a job that has not started; any other stays as it is."""
@@ -68,20 +73,41 @@ class JobTable:
             self.delete_audio(job_id)
         return self.show(job_id)
 
-    def take(self, *, batch_first: bool) -> JobRecord | None:
-        """Mark the next queued job as running. Interactive jobs come first unless `batch_first`."""
+    def take(self, *, batch_first: bool, with_urls: bool = True, skip_hosts: Collection[str] = ()) -> JobRecord | None:
+        """Mark the next queued job as running. Interactive jobs come first unless `batch_first`.
+
+        Jobs with audio on `skip_hosts`, and without `with_urls` all that have their audio elsewhere, stay queued.
+        """
         now = time.time()
         self._file.write("UPDATE jobs SET state='queued', due_at=NULL WHERE state='waiting' AND due_at<=?", (now,))
-        order = "priority='interactive'" if batch_first else "priority='batch'"
-        with self._file.transaction() as connection:
-            query = f"SELECT id FROM jobs WHERE state='queued' ORDER BY {order}, queued_at LIMIT 1"
-            row = connection.execute(query).fetchone()
-            if row is None:
-                return None
-            connection.execute(
-                "UPDATE jobs SET state='running', started_at=?, attempts=attempts+1 WHERE id=?", (now, row["id"])
-            )
-        return self.show(row["id"])
+
+        for priority in ("batch", "interactive") if batch_first else ("interactive", "batch"):
+            while (row := self._first_queued(priority, with_urls, skip_hosts)) is not None:
+                try:
+                    request = JobRequest.from_json(row["request"])
+                except UsageError as error:
+                    self._fail_unreadable(record_of(row), error)
+                    continue
+                record = record_of(row, request)
+                self._file.write(
+                    "UPDATE jobs SET state='running', started_at=?, attempts=attempts+1 WHERE id=?", (now, record.id)
+                )
+                return dataclasses.replace(record, state="running", started_at=now, attempts=record.attempts + 1)
+        return None
+
+    def _first_queued(self, priority: str, with_urls: bool, skip_hosts: Collection[str]) -> sqlite3.Row | None:
+        def may_start(row: sqlite3.Row) -> bool:
+            host = audio_host(row["request"])
+            return host is None or (with_urls and host not in skip_hosts)
+
+        query = f"SELECT {RECORD_COLUMNS} FROM jobs WHERE state='queued' AND priority=? ORDER BY queued_at"
+        with self._file.rows(query, (priority,)) as rows:
+            return next(filter(may_start, rows), None)
+
+    def _fail_unreadable(self, record: JobRecord, error: UsageError) -> None:
+        log.error("failed: %s", error, extra={"job": record.id})
+        self.end(dataclasses.replace(record, state="failed", error=str(error), error_kind="UsageError"))
+        self.delete_audio(record.id)
 
     def requeue(self, job_id: str) -> None:
         """Put back a job that was interrupted through no fault of its own."""
@@ -123,10 +149,13 @@ class JobTable:
         kept = {row["id"] for row in self._file.read(f"SELECT id FROM jobs WHERE {NOT_ENDED}", ENDED)}
         for file in self.audio.iterdir():
             if file.name not in kept:
-                file.unlink()
+                self.delete_audio(file.name)
 
     def delete_audio(self, job_id: str) -> None:
-        (self.audio / job_id).unlink(missing_ok=True)
+        try:
+            (self.audio / job_id).unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("its audio could not be deleted (%s): the next start tries again", error, extra={"job": job_id})
 
     def delete(self, job_id: str) -> None:
         self._file.write("DELETE FROM jobs WHERE id=?", (job_id,))
@@ -137,18 +166,22 @@ class JobTable:
     # --- queries ---
 
     def show(self, job_id: str) -> JobRecord:
-        rows = self._file.read("SELECT * FROM jobs WHERE id=?", (job_id,))
+        rows = self._file.read(f"SELECT {RECORD_COLUMNS} FROM jobs WHERE id=?", (job_id,))
         if not rows:
             raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they ended")
-        return _record(rows[0])
+        return record_of(rows[0])
 
     def result(self, job_id: str) -> str | None:
         rows = self._file.read("SELECT result FROM jobs WHERE id=?", (job_id,))
         return rows[0]["result"] if rows else None
 
     def newest(self, limit: int, prefix: str) -> list[JobRecord]:
-        query = "SELECT * FROM jobs WHERE substr(id, 1, ?)=? ORDER BY created_at DESC, rowid DESC LIMIT ?"
-        return [_record(row) for row in self._file.read(query, (len(prefix), prefix, limit))]
+        """Without the longest options: see `JobRequest.from_json`."""
+        query = (
+            f"SELECT {RECORD_COLUMNS} FROM jobs WHERE substr(id, 1, ?)=? ORDER BY created_at DESC, rowid DESC LIMIT ?"
+        )
+        with self._file.rows(query, (len(prefix), prefix, limit)) as rows:
+            return [record_of(row, readable_request(row, is_brief=True)) for row in rows]
 
     def n_open(self) -> int:
         return int(self._file.read(f"SELECT count(*) FROM jobs WHERE {NOT_ENDED}", ENDED)[0][0])
@@ -164,9 +197,11 @@ class JobTable:
 
     # --- webhooks ---
 
-    def due_webhooks(self, limit: int) -> list[JobRecord]:
-        query = "SELECT * FROM jobs WHERE webhook_due_at<=? ORDER BY webhook_due_at LIMIT ?"
-        return [_record(row) for row in self._file.read(query, (time.time(), limit))]
+    def due_webhooks(self, limit: int) -> list[tuple[str, str]]:
+        """Ids and callbacks of jobs whose webhook is due, the longest due first."""
+        query = "SELECT id, request FROM jobs WHERE webhook_due_at<=? ORDER BY webhook_due_at LIMIT ?"
+        rows = self._file.read(query, (time.time(), limit))
+        return [(row["id"], str(json_object(row["request"]).get("callback") or "")) for row in rows]
 
     def record_webhook(
         self, job_id: str, attempts: Sequence[WebhookAttempt], outcome: str, due_at: float | None
@@ -181,24 +216,3 @@ def _cannot_open(folder: Path, error: Exception) -> str:
     if "locked" in str(error):
         return f"another server keeps its jobs in {folder}: stop it, or choose another folder with --data"
     return f"jobs cannot be kept in {folder}: {error}. Choose a writable folder with --data"
-
-
-def _record(row: sqlite3.Row) -> JobRecord:
-    state: State = row["state"]
-    return JobRecord(
-        request=JobRequest.from_json(row["request"]),
-        state=state,
-        worker=None,
-        phase=None,
-        done_s=(row["duration_s"] or 0.0) if state == "succeeded" else 0.0,
-        timings=Timings(**json.loads(row["timings"])),
-        is_cancel_wanted=False,
-        webhook_attempts=tuple(WebhookAttempt(**each) for each in json.loads(row["webhook_attempts"])),
-        **{name: row[name] for name in PLAIN_COLUMNS},
-    )
-
-
-PLAIN_COLUMNS = (
-    "created_at", "queued_at", "started_at", "ended_at", "due_at", "attempts", "crashes", "duration_s", "error",
-    "error_kind", "webhook",
-)  # fmt: skip

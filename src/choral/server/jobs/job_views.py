@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Literal
 
 from pydantic import BaseModel
@@ -21,6 +21,7 @@ from choral.server.jobs.job_store import Snapshot
 from choral.server.responses import joined_text
 from choral.types import Priority, Segment, Transcript
 
+MAX_LISTED_VALUES, MAX_LISTED_CHARACTERS = 20, 200  # of an option, in a listing
 KEEP_ALIVE = b": keep-alive\n\n"
 KEEP_ALIVE_EVERY_S = 2.0  # proxies close silent connections
 
@@ -66,14 +67,18 @@ class DeletedJobBody(BaseModel):
     deleted: Literal[True] = True
 
 
-def job_body(record: JobRecord) -> JobBody:
+def job_body(record: JobRecord, *, is_brief: bool = False) -> JobBody:
+    """`is_brief`: for listings and events, without long texts and lists among the options."""
+    options = changed_options(record.request.options)
+    if is_brief:
+        options = {name: value for name, value in options.items() if not _is_long(value)}
     return JobBody(
         id=record.id,
         state=record.state,
         phase=record.phase,
         progress=Progress(done_s=record.done_s, duration_s=record.duration_s),
         audio=record.request.audio.name,
-        options=changed_options(record.request.options),
+        options=options,
         priority=record.request.priority,
         created_at=record.created_at,
         started_at=record.started_at,
@@ -87,8 +92,18 @@ def job_body(record: JobRecord) -> JobBody:
     )
 
 
-def job_fields(record: JobRecord) -> dict[str, Any]:
-    return job_body(record).model_dump(mode="json")
+def _is_long(value: Any) -> bool:
+    if isinstance(value, tuple):
+        return len(value) > MAX_LISTED_VALUES
+    return isinstance(value, str) and len(value) > MAX_LISTED_CHARACTERS
+
+
+def list_json(records: Sequence[JobRecord]) -> str:
+    return JobListBody(data=[job_body(record, is_brief=True) for record in records]).model_dump_json()
+
+
+def job_fields(record: JobRecord, *, is_brief: bool = False) -> dict[str, Any]:
+    return job_body(record, is_brief=is_brief).model_dump(mode="json")
 
 
 def result_fields(transcript: Transcript) -> dict[str, Any]:
@@ -116,7 +131,7 @@ async def event_stream(
         for segment in snapshot.segments[n_seen:]:
             n_seen += 1
             yield _event("segment", _segment_fields(segment), n_seen)
-        fields = job_fields(snapshot.record)
+        fields = job_fields(snapshot.record, is_brief=True)
         if snapshot.record.has_ended:
             yield _event("end", {**fields, "text": joined_text(snapshot.segments)}, n_seen)
         elif fields != last_fields:

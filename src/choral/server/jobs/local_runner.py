@@ -1,7 +1,7 @@
 """Runs jobs in this process: each is one task, from the audio on disk to its outcome in the table.
 
-A failure is the outcome of its job alone. If the server lacks capacity or shuts down, the job is requeued: that is
-not the job's fault.
+A failure is the outcome of its job alone. If the server lacks capacity, the engine is closed or the server shuts down,
+the job is requeued: that is not its fault.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from choral.common.backoff import backoff_s
 from choral.errors import ChoralError, EngineClosed, EngineError, QueueFull
 from choral.jobs.record import JobRecord, State, Timings, transcript_to_json
 from choral.jobs.request import JobRequest
+from choral.remote.urls import url_host
 from choral.server.admission import CompletionRate
 from choral.server.jobs.async_table import AsyncTable
 from choral.server.jobs.job_billing import JobBilling
@@ -72,6 +74,12 @@ class RunningJob:
     def id(self) -> str:
         return self.record.id
 
+    @property
+    def fetches_from(self) -> str | None:
+        """The host that its audio is being fetched from; None: it has its audio, and uses a run slot."""
+        audio = self.record.request.audio
+        return url_host(audio.place) if audio.kind == "url" and self.record.phase != "engine" else None
+
     def update(self, **changes: Any) -> None:
         self.record = dataclasses.replace(self.record, **changes)
 
@@ -93,6 +101,11 @@ class LocalRunner:
 
     def __len__(self) -> int:
         return len(self._running)
+
+    @property
+    def fetching_hosts(self) -> Counter[str]:
+        """How many jobs are fetching their audio, by host."""
+        return Counter(host for job in self._running.values() if (host := job.fetches_from) is not None)
 
     def find(self, job_id: str) -> RunningJob | None:
         return self._running.get(job_id)
@@ -123,34 +136,34 @@ class LocalRunner:
         await self.wait(REQUEUE_TIMEOUT_S)
 
     async def _run(self, job: RunningJob) -> None:
+        assert job.transcription is not None
         self._notifier.notify(job.id)
         try:
-            await self._store_outcome(job)
+            await asyncio.wait({job.transcription})
+            storing = asyncio.ensure_future(self._store_outcome(job, job.transcription))
+            await asyncio.wait({storing})
+            if (error := storing.exception()) is not None:  # the outcome cannot be stored, for example as text
+                await self._fail_internally(job, error)
         finally:
             del self._running[job.id]
             self._notifier.notify(job.id)
             self._wake.set()
 
-    async def _store_outcome(self, job: RunningJob) -> None:
-        assert job.transcription is not None
-        await asyncio.wait({job.transcription})
-        if job.transcription.cancelled():
+    async def _store_outcome(self, job: RunningJob, transcription: asyncio.Task[Transcript]) -> None:
+        if transcription.cancelled():
             await self._requeue(job)
             return
-        match job.transcription.exception():
+        match transcription.exception():
             case None:
-                await self._end(job, "succeeded", transcript=job.transcription.result())
-            case QueueFull():  # other requests use the whole capacity
+                await self._end(job, "succeeded", transcript=transcription.result())
+            case QueueFull() | EngineClosed() as error:  # the job is not the cause
+                log.warning("put back: %s", error, extra={"job": job.id})
                 await asyncio.sleep(NO_CAPACITY_PAUSE_S)
-                await self._requeue(job)
-            case EngineClosed():
                 await self._requeue(job)
             case ChoralError() as error:
                 await self._fail(job, error)
             case error:  # a bug must not take the other jobs down
-                log.error("internal error: please report it", exc_info=error, extra={"job": job.id})
-                text = f"internal error ({type(error).__name__}: {error}): please report it"
-                await self._fail(job, EngineError(text))
+                await self._fail_internally(job, error)
 
     async def _transcribe(self, job: RunningJob) -> Transcript:
         request = job.record.request
@@ -163,6 +176,7 @@ class LocalRunner:
             )
             job.update(phase="engine", duration_s=duration_s, timings=timings)
             self._notifier.notify(job.id)
+            self._wake.set()  # another job may fetch now
 
         def on_progress(done_s: float, total_s: float) -> None:
             job.update(done_s=done_s)
@@ -190,18 +204,22 @@ class LocalRunner:
         if job.is_cancelled:
             await self._end(job, "cancelled")
         else:
-            await self._table.retry_until_written(lambda table: table.requeue(job.id))
+            await self._table.retry(lambda table: table.requeue(job.id))
 
     async def _fail(self, job: RunningJob, error: ChoralError) -> None:
-        text, kind = str(error), type(error).__name__
+        text, kind = str(error).encode(errors="replace").decode(), type(error).__name__
         if job.is_cancelled:
             await self._end(job, "cancelled")
         elif error.is_retryable and job.record.attempts < MAX_ATTEMPTS:
             due_at = time.time() + backoff_s(job.record.attempts, self._retry_s)
-            await self._table.retry_until_written(lambda table: table.reschedule(job.id, due_at, text, kind))
+            await self._table.retry(lambda table: table.reschedule(job.id, due_at, text, kind))
         else:
             job.update(error=text, error_kind=kind)
             await self._end(job, "dead" if error.is_retryable else "failed")
+
+    async def _fail_internally(self, job: RunningJob, error: BaseException) -> None:
+        log.error("internal error: please report it", exc_info=error, extra={"job": job.id})
+        await self._fail(job, EngineError(f"internal error ({type(error).__name__}: {error}): please report it"))
 
     async def _end(self, job: RunningJob, state: State, *, transcript: Transcript | None = None) -> None:
         """The outcome is stored before the audio is deleted: after a crash in between, the next start deletes it."""
@@ -213,7 +231,7 @@ class LocalRunner:
             table.end(ended, None if transcript is None else transcript_to_json(transcript))
             table.delete_audio(job.id)
 
-        await self._table.retry_until_written(write)
+        await self._table.retry(write)
         self._service.metrics.jobs.labels(state).inc()
         self._n_ended += 1
         self.completion_rate.record(self._n_ended)

@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import BinaryIO, cast
 
-from choral.common.aio import cancel_tasks
-from choral.errors import JobNotFound, QueueFull, RedisUnavailable
+from choral.common.aio import LoopSupervisor, cancel_tasks
+from choral.errors import JobNotFound, QueueFull, RedisUnavailable, UsageError
 from choral.jobs.client import AsyncClient
 from choral.jobs.record import JobRecord
 from choral.jobs.settings import ClientSettings
@@ -27,8 +27,8 @@ MAX_SCANNED = 1000  # newest jobs of all owners that are searched for those of o
 
 
 class RedisJobStore:
-    def __init__(self, settings: JobSettings, billing: JobBilling) -> None:
-        self._settings, self._billing = settings, billing
+    def __init__(self, settings: JobSettings, billing: JobBilling, loops: LoopSupervisor) -> None:
+        self._settings, self._billing, self._loops = settings, billing, loops
         self._deferred = deque(billing.deferred)
         self._completion_rate = CompletionRate()
 
@@ -43,7 +43,7 @@ class RedisJobStore:
         except BaseException:
             await self._client.close()
             raise
-        self._settling = asyncio.create_task(self._settle_deferred())
+        self._settling = self._loops.start(self._settle_deferred(), "the charging of jobs to API keys")
 
     async def drain(self, timeout_s: float) -> None:
         """Nothing to do: workers go on without this server."""
@@ -87,19 +87,23 @@ class RedisJobStore:
         await self._client.delete(job_id)
 
     async def follow(self, job_id: str) -> AsyncIterator[Snapshot]:
-        records: asyncio.Queue[JobRecord | None] = asyncio.Queue()
+        latest: asyncio.Queue[JobRecord | None] = asyncio.Queue(1)  # a slow reader skips states, and none pile up
 
-        async def watch() -> None:
-            try:
-                await self._client.wait_all([job_id], on_record=records.put_nowait)
-            finally:
-                records.put_nowait(None)
+        def keep(record: JobRecord) -> None:
+            while not latest.empty():
+                latest.get_nowait()
+            latest.put_nowait(record)
 
-        watching = asyncio.create_task(watch())
+        watching = asyncio.create_task(self._client.wait_all([job_id], on_record=keep))
+        watching.add_done_callback(lambda _: None if latest.full() else latest.put_nowait(None))
         try:
-            while (record := await records.get()) is not None:
+            while (record := await latest.get()) is not None:
                 is_done = record.state == "succeeded"
                 yield Snapshot(record, (await self.result(job_id)).segments if is_done else ())
+                if record.has_ended:
+                    return
+                if watching.done() and latest.empty():
+                    break
             await watching
         finally:
             await cancel_tasks([watching])
@@ -122,7 +126,7 @@ class RedisJobStore:
     async def _settle(self, job_id: str) -> bool:
         try:
             record = await self._client.show(job_id)
-        except JobNotFound:
+        except (JobNotFound, UsageError):  # deleted, or submitted by a version whose jobs this one cannot read
             duration_s: float | None = 0.0
         else:
             duration_s = record.duration_s or (0.0 if record.has_ended else None)

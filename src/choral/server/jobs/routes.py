@@ -28,6 +28,7 @@ from choral.server.jobs.job_views import (
     event_stream,
     job_body,
     job_fields,
+    list_json,
     result_fields,
 )
 from choral.server.quota import principal_of
@@ -37,6 +38,7 @@ from choral.server.tracing import span
 
 ResultFormat = Literal["text", "json", "verbose_json", "srt", "vtt", "tsv"]
 MAX_LISTED = 1000
+LIST_SUMMARY = "List the newest jobs, without their long options"
 RESULT_CONTENT: dict[str, Any] = {
     "application/json": {"schema": {"type": "object"}},
     **{media_type: {"schema": {"type": "string"}} for media_type in MEDIA_TYPES.values()},
@@ -72,10 +74,13 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
     async def submit(request: Request) -> Response:
         return await _submit(service, store, request)
 
-    @router.get("/v1/jobs", summary="List the newest jobs", responses=error_responses(400, 401, 503))
-    async def newest(request: Request, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50) -> JobListBody:
-        records = await store.newest(limit, _prefix(request))
-        return JobListBody(data=[job_body(record) for record in records])
+    listing = asyncio.Lock()  # one at a time, because a long list takes a while
+
+    @router.get("/v1/jobs", summary=LIST_SUMMARY, response_model=JobListBody, responses=error_responses(400, 401, 503))
+    async def newest(request: Request, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50) -> Response:
+        async with listing:
+            records = await store.newest(limit, _prefix(request))
+            return Response(await asyncio.to_thread(list_json, records), media_type="application/json")
 
     @router.get(
         "/v1/jobs/{job_id}", summary="Show a job with its result", response_model=None, responses=SHOW_RESPONSES

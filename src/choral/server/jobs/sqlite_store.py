@@ -1,13 +1,15 @@
 """Jobs that run in this process and are kept in a folder: a restart, even by kill -9, loses nothing.
 
 A job is on the disk before its id is returned. Jobs that were running when the process ended run again. At most half of
-the server's capacity goes to jobs, so that they never keep other requests out.
+the server's capacity goes to jobs, so that they never keep other requests out. A job uses a run slot once its audio is
+here: jobs that wait for slow downloads delay neither those that do not nor, beyond a share of each host, each other.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -23,12 +25,14 @@ from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob, Snapshot
 from choral.server.jobs.job_table import JobTable
 from choral.server.jobs.local_runner import ChangeNotifier, LocalRunner, RunningJob
+from choral.server.jobs.local_webhooks import LocalWebhooks
 from choral.server.service import Service
 from choral.server.settings import JobSettings
 from choral.types import Priority, Transcript
 
+log = logging.getLogger("choral.server")
 INTERACTIVE_PER_BATCH = 4  # a batch job gets its turn after this many interactive ones
-WEBHOOK_BATCH, WEBHOOK_POLL_S = 16, 1.0
+ENGINE_POLL_S = 5.0
 POLL_S = 60.0  # how often expired jobs are deleted if nothing else happens
 
 
@@ -38,7 +42,10 @@ class SqliteJobStore:
     ) -> None:
         self._settings, self._folder, self._billing = settings, folder, billing
         self._service, self._secret = service, webhook_secret
-        self._max_running = max(1, min(service.model.requests_at_once, service.settings.queue_limit // 2))
+        self._max_active = max(2, service.settings.queue_limit // 2)
+        self._max_running = min(service.model.requests_at_once, self._max_active - 1)
+        self._max_fetching = max(1, min(service.prep.settings.fetches, self._max_active) // 2)
+        self._max_per_host = max(1, self._max_fetching // 2)
 
     async def open(self) -> None:
         self._table = await asyncio.to_thread(AsyncTable, self._folder)
@@ -47,8 +54,10 @@ class SqliteJobStore:
         self._runner = LocalRunner(
             self._service, self._table, self._notifier, self._wake, self._billing, self._settings.job_retry_s
         )
-        webhooks = WebhookLoop(self._table, self._service.prep.settings.allowed_hosts, self._secret)
-        self._tasks = [asyncio.create_task(self._dispatch()), asyncio.create_task(webhooks.run())]
+        guard = SsrfGuard(self._service.prep.settings.allowed_hosts)
+        webhooks = LocalWebhooks(self._table, WebhookSender(guard, self._secret))
+        start = self._service.loops.start
+        self._tasks = [start(self._dispatch(), "the job queue"), start(webhooks.run(), "webhook delivery")]
 
     async def drain(self, timeout_s: float) -> None:
         await cancel_tasks(self._tasks)
@@ -146,21 +155,40 @@ class SqliteJobStore:
         """Start jobs while there is capacity, until cancelled."""
         n_interactive = 0  # in a row
         while True:
+            await self._wait_for_engine()
             self._wake.clear()
-            while len(self._runner) < self._max_running:
+            while self._has_run_slot:
                 priority = await self._start_next(batch_first=n_interactive >= INTERACTIVE_PER_BATCH)
                 if priority is None:
                     break
                 n_interactive = n_interactive + 1 if priority == "interactive" else 0
-            await self._table.retry_until_written(JobTable.delete_expired)
-            for name, n_jobs in (await self._table.run(JobTable.n_queued)).items():
+            await self._table.retry(JobTable.delete_expired)
+            for name, n_jobs in (await self._table.retry(JobTable.n_queued)).items():
                 self._service.metrics.queued_jobs.labels(name).set(n_jobs)
-            await self._wait_for_work(await self._table.run(JobTable.next_due_at))
+            await self._wait_for_work(await self._table.retry(JobTable.next_due_at))
+
+    async def _wait_for_engine(self) -> None:
+        """Return once the engine works; jobs stay queued until then, which may be after a restart."""
+        if not self._service.model.is_working:
+            log.error("jobs stay queued until the engine works: %s", self._service.model.failure)
+            while not self._service.model.is_working:
+                await asyncio.sleep(ENGINE_POLL_S)
+            log.info("the engine works again: jobs are started")
+
+    @property
+    def _has_run_slot(self) -> bool:
+        n_active, n_fetching = len(self._runner), self._runner.fetching_hosts.total()
+        return n_active < self._max_active and n_active - n_fetching < self._max_running
 
     async def _start_next(self, *, batch_first: bool) -> Priority | None:
-        """Start the next job; its priority, or None if no job is queued."""
+        """Start the next job; its priority, or None if no job can be started."""
+        hosts = self._runner.fetching_hosts
+        with_urls = hosts.total() < self._max_fetching
+        skip_hosts = {host for host, n_jobs in hosts.items() if n_jobs >= self._max_per_host}
         async with self._start_lock:
-            record = await self._table.retry_until_written(lambda table: table.take(batch_first=batch_first))
+            record = await self._table.retry(
+                lambda table: table.take(batch_first=batch_first, with_urls=with_urls, skip_hosts=skip_hosts)
+            )
             if record is not None:
                 self._runner.start(RunningJob(record))
         return None if record is None else record.request.priority
@@ -169,26 +197,3 @@ class SqliteJobStore:
         timeout_s = POLL_S if due_at is None else min(POLL_S, max(0.0, due_at - time.time()))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._wake.wait(), timeout_s)
-
-
-class WebhookLoop:
-    """Delivers the webhooks of jobs that have ended; failed deliveries stay due, even across a restart."""
-
-    def __init__(self, table: AsyncTable, allowed_hosts: tuple[str, ...], secret: str) -> None:
-        self._table, self._sender = table, WebhookSender(SsrfGuard(allowed_hosts), secret)
-
-    async def run(self) -> None:
-        """Send due webhooks until cancelled."""
-        while True:
-            due = await self._table.retry_until_written(lambda table: table.due_webhooks(WEBHOOK_BATCH))
-            await asyncio.gather(*(self._send(record) for record in due))
-            if len(due) < WEBHOOK_BATCH:
-                await asyncio.sleep(WEBHOOK_POLL_S)
-
-    async def _send(self, record: JobRecord) -> None:
-        result = await self._table.run(lambda table: table.result(record.id))
-        sent = await self._sender.send(record, None if result is None else result.encode())
-        due_at = time.time() + sent.delay_s if sent.outcome == "pending" else None
-        await self._table.retry_until_written(
-            lambda table: table.record_webhook(record.id, sent.attempts, sent.outcome, due_at)
-        )
