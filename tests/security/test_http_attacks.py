@@ -119,6 +119,11 @@ def test_numbers_with_thousands_of_digits_are_refused(server: ServeProcess, http
     digits = "9" * 5000
     assert refusal(http.get(f"/v1/jobs?limit={digits}"), 400)["param"] == "limit"
     refusal(http.get("/v1/jobs/1/events", headers={"last-event-id": digits}), 400)
+    for value in ("9" * 401, digits, f"-{digits}", "1e999999"):
+        for field in ("seed", "beam_size", "temperature", "clip_timestamps"):
+            assert (
+                refusal(http.post("/v1/jobs", data={field: value, "url": "http://127.0.0.1/"}), 400)["param"] == field
+            )
     with connect(server) as connection:
         connection.sendall(f"POST {ROUTES[0]} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {digits}\r\n\r\n".encode())
         assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
