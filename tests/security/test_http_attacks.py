@@ -241,3 +241,24 @@ def wait_for_files(server: ServeProcess, n_files: float) -> None:
     while server.metric("process_open_fds") > n_files:
         assert time.monotonic() < deadline_s
         time.sleep(0.2)
+
+
+def test_malformed_chunks_are_a_400_without_a_traceback(server: ServeProcess, jfk: Path) -> None:
+    """uvicorn responds to them itself, and the route that reads the body must not respond too."""
+    head = f"POST {ROUTES[0]} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n"
+    form = "Content-Type: multipart/form-data; boundary=x\r\n\r\n"
+    for chunk in (b"-1\r\n", b"zz\r\n", b"3\r\nabcdef"):
+        with connect(server) as connection:
+            connection.sendall(f"{head}{form}".encode() + b"5\r\n--x\r\n\r\n")
+            time.sleep(0.1)  # the route is reading
+            connection.sendall(chunk)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 400 ")
+    with connect(server) as connection:  # the response, a 415, is sent before the chunk arrives
+        connection.sendall(f"{head}\r\n".encode())
+        assert connection.recv(4096).startswith(b"HTTP/1.1 415 ")
+        connection.sendall(b"zz\r\n")
+        while connection.recv(4096):  # until the server closes the connection
+            pass
+    with under_attack(server, jfk):
+        time.sleep(0.5)
+    assert "Traceback" not in server.log

@@ -65,6 +65,16 @@ class LimitedProtocol(H11Protocol):
         self.resume_writing()
         super().connection_lost(exc)
 
+    def send_400_response(self, msg: str) -> None:
+        """For bytes that are not HTTP. A route that is reading them as its body must not respond as well."""
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:  # the response has begun
+            self.transport.close()
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         self._stop_timer()  # between requests uvicorn's keep-alive timeout applies

@@ -8,6 +8,7 @@ come as a subprotocol.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import secrets
@@ -19,7 +20,13 @@ from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_response, internal_error_response
+from choral.server.api_errors import (
+    CLIENT_CLOSED_REQUEST,
+    DEFAULT_RETRY_S,
+    ApiError,
+    error_response,
+    internal_error_response,
+)
 from choral.server.api_keys import ApiKey, ApiKeyStore
 from choral.server.cross_site import CrossSitePolicy
 from choral.server.metrics import ServerMetrics
@@ -90,6 +97,11 @@ class RequestMiddleware:
             if exchange.status:
                 raise  # the response has begun: all that is left is to drop the connection
             await response(scope, receive, exchange.send)
+        except asyncio.CancelledError:  # uvicorn cancels requests when the time for the shutdown is over
+            if scope["type"] != "http":
+                raise
+            if not exchange.status:
+                await error_response(_out_of_time())(scope, receive, exchange.send)
 
     def _authorize(self, scope: Scope, stack: ExitStack) -> Principal:
         """The caller; a POST or WebSocket counts against the key's quota until the stack is closed."""
@@ -140,6 +152,11 @@ def _method(scope: Scope) -> str:
     if scope["type"] == "websocket":
         return WEBSOCKET
     return scope["method"] if scope["method"] in METHODS else "other"
+
+
+def _out_of_time() -> ApiError:
+    text = "the server is shutting down, and this request was not finished in time: send it again"
+    return ApiError(text, status=503, code="shutting_down", retry_after_s=DEFAULT_RETRY_S)
 
 
 class _Exchange:
