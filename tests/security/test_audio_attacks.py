@@ -78,7 +78,7 @@ def test_dense_audio_is_refused_at_once(server: ServeProcess, attacked: Attacked
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("temperature", "1," * 200_000 + "1"),
+        ("temperature", "1," * 100_000 + "1"),
         ("temperature", "1," * 16 + "1"),
         ("clip_timestamps", ",".join(str(i / 1000) for i in range(29_920))),
         ("clip_timestamps", "0,1e308"),
