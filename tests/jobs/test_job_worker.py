@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,8 @@ from chaos import is_same_transcript
 from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.bench.clips import read_samples, write_flac
+from choral.engine.failure_streak import MAX_FAILURES
+from choral.errors import EngineError
 from choral.jobs import Client
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.worker_queue import WorkerQueue
@@ -271,7 +273,13 @@ def test_a_closed_engine_ends_the_worker_and_puts_its_jobs_back(
     client: Client, redis_url: str, tiny_en_ct2: Path, pool: PrepPool, speech_clips: list[Path]
 ) -> None:
     with choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken:
-        broken.close()
+        transcribe = broken.transcribe
+
+        def close_and_transcribe(*arguments: Any, **options: Any) -> choral.Transcript:
+            broken.close()
+            return transcribe(*arguments, **options)
+
+        broken.transcribe = close_and_transcribe  # type: ignore[method-assign]
         job_id = client.submit(speech_clips[0])
         worker = running_worker(redis_url, broken, pool)
         with pytest.raises(choral.errors.EngineClosed), worker as live:
@@ -361,3 +369,34 @@ def test_a_worker_without_redis_stops_on_request(
         wait_until(lambda: "retrying until it responds" in caplog.text)
         worker.stop()
         worker.join(15)
+
+
+@pytest.mark.parametrize("is_lasting", [True, False])
+def test_a_device_that_fails_at_everything_ends_the_worker(
+    client: Client, redis_url: str, tiny_en_ct2: Path, pool: PrepPool, jfk: Path, is_lasting: bool
+) -> None:
+    """Unless a self-test passes: then the jobs were the cause, and the worker goes on."""
+
+    def fail(windows: Sequence[tuple[int, ...]]) -> object:
+        is_self_test = all(runner._prefilled[slots[0]].start.params.max_tokens == 2 for slots in windows)
+        if is_lasting or not is_self_test:
+            raise RuntimeError("CUDA error: unspecified launch failure")
+        return decode(windows)
+
+    with choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken:
+        runner = broken._engine._loop.runner  # type: ignore[union-attr]
+        decode, runner.decode = runner.decode, fail
+        job_ids = [client.submit(jfk, temperature=0) for _ in range(2 * MAX_FAILURES)]
+        worker = running_worker(redis_url, broken, pool, batch_size=2, prep_ahead=1, max_attempts=1)
+        if is_lasting:
+            with pytest.raises(EngineError, match="a self-test failed too"), worker as live:
+                live.join()
+            records = [client.show(job_id) for job_id in job_ids]
+            states = [record.state for record in records]
+            assert MAX_FAILURES <= states.count("dead") < MAX_FAILURES + 4
+            assert set(states) == {"dead", "queued"}, {record.error for record in records}
+        else:
+            with worker:
+                wait_until(lambda: all(client.show(job_id).state == "dead" for job_id in job_ids))
+                runner.decode = decode
+                assert "country" in client.wait(client.submit(jfk, temperature=0), timeout_s=60).text

@@ -16,8 +16,8 @@ import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
-from choral.common.aio import cancel_tasks
-from choral.errors import EngineClosed, EngineError
+from choral.common.aio import cancel_tasks, run_in_thread
+from choral.errors import EngineClosed, EngineError, QueueFull
 from choral.jobs.active_job import ActiveJob, JobAborted
 from choral.jobs.batches import BatchFormer
 from choral.jobs.fetch_slots import FetchSlots
@@ -65,7 +65,7 @@ class Worker:
         metrics: WorkerMetrics | None = None,
     ) -> None:
         """`redis_address` is for log messages, without the password."""
-        self._settings, self._jobs = settings, queue
+        self._settings, self._jobs, self._model = settings, queue, model
         self._active: dict[str, ActiveJob] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
@@ -132,6 +132,9 @@ class Worker:
         try:
             await self._until_stopped(self._jobs.create_groups)
             while not self._is_stopping.is_set():
+                if not self._model.is_working:
+                    await self._until_stopped(self._test_engine)
+                    continue
                 if self._capacity <= 0:
                     self._has_changed.clear()
                     await self._has_changed.wait()
@@ -143,6 +146,19 @@ class Worker:
                     return
         except Exception as error:  # a bug: the jobs that are running can still end
             self._fail(_loop_error("fetching jobs", error), error)
+
+    async def _test_engine(self) -> None:
+        """The engine fails at everything: unless a self-test passes, hand the jobs back and end."""
+        try:
+            await run_in_thread(self._model.self_test, "self-test")
+        except QueueFull:  # try again
+            await asyncio.sleep(FETCH_WAIT_S)
+        except EngineClosed as error:  # the jobs in the engine get the same error
+            self._fail(error)
+        except EngineError as error:
+            self._fail(EngineError(f"{self._model.failure}; a self-test failed too, so this worker ends"), error)
+            for job in self._active.values():
+                job.abort("drain")
 
     @property
     def _capacity(self) -> int:
