@@ -194,7 +194,7 @@ class AsyncClient:
         await self.delete(job_id)
 
     async def list(self, limit: int = 50) -> Sequence[JobRecord]:
-        """Jobs, newest first."""
+        """Jobs, newest first; those with long texts or lists among their options are shown without them."""
         return await self._call(self._queue.newest(limit))
 
     async def dead(self, limit: int = 50) -> Sequence[JobRecord]:

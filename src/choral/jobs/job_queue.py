@@ -5,6 +5,8 @@ Methods do not wait or retry, and raise the errors of the Redis library.
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
@@ -21,6 +23,7 @@ from choral.types import Priority
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 CHUNK_BYTES = 4 * 2**20  # of a blob, per command
 BLOB_KEEP_S = 7 * DAY_S
+LIST_BATCH = 50  # records per command of a list, each of up to some 100 kB
 Fields = Sequence[bytes | None] | RedisError  # the values of a record, or why they could not be read
 UPLOAD_KEEP_S = 600  # after each chunk: the audio of a client that dies before it submits is not kept for days
 
@@ -129,10 +132,14 @@ class JobQueue:
         return stored
 
     async def newest(self, limit: int, *, only_dead: bool = False) -> list[JobRecord]:
+        """Without the longest options: see `JobRequest.from_json`."""
         key = self.keys.single("dead" if only_dead else "index")
-        job_ids = await self.redis.zrevrange(key, 0, limit - 1)
-        replies = await self._read_fields([job_id.decode() for job_id in job_ids])
-        return [record for reply in replies if (record := _record_if_readable(reply)) is not None]
+        job_ids = [job_id.decode() for job_id in await self.redis.zrevrange(key, 0, limit - 1)]
+        records: list[JobRecord] = []
+        for start in range(0, len(job_ids), LIST_BATCH):
+            replies = await self._read_fields(job_ids[start : start + LIST_BATCH])
+            records += await asyncio.to_thread(_readable_records, replies)
+        return records
 
     async def last_event_id(self) -> str:
         newest = await self.redis.xrevrange(self.keys.single("events"), count=1)
@@ -171,20 +178,21 @@ class JobQueue:
         return [WorkerStatus.from_json(status) for status in statuses if status]
 
 
-def _record(reply: Fields) -> JobRecord | None:
+def _record(reply: Fields, *, is_brief: bool = False) -> JobRecord | None:
     if isinstance(reply, RedisError):
         if is_damaged_record(reply):
             raise UsageError(f"the record of this job cannot be read ({reply}): submit it again")
         raise reply
-    return read_record(reply)
+    return read_record(reply, is_brief=is_brief)
 
 
-def _record_if_readable(reply: Fields) -> JobRecord | None:
-    """None also for a record that cannot be read, so that a list shows the others."""
-    try:
-        return _record(reply)
-    except UsageError:
-        return None
+def _readable_records(replies: Sequence[Fields]) -> list[JobRecord]:
+    """For a list: without records that cannot be read, so that it shows the others."""
+    records = []
+    for reply in replies:
+        with contextlib.suppress(UsageError):
+            records.append(_record(reply, is_brief=True))
+    return [record for record in records if record is not None]
 
 
 def _text(reply: bytes | None) -> str | None:

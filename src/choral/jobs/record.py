@@ -112,23 +112,26 @@ FIELDS = (
 )  # fmt: skip  (the hash also holds small audio, which is not read here)
 
 
-def read_record(values: Sequence[bytes | None]) -> JobRecord | None:
-    """Parse the values of `FIELDS`; None: no such job. Raises `UsageError` for a record that cannot be read."""
+def read_record(values: Sequence[bytes | None], *, is_brief: bool = False) -> JobRecord | None:
+    """Parse the values of `FIELDS`; None: no such job. Raises `UsageError` for a record that cannot be read.
+
+    `is_brief` as in `JobRequest.from_json`.
+    """
     fields = {
         name: value.decode(errors="replace") for name, value in zip(FIELDS, values, strict=True) if value is not None
     }
     if "request" not in fields:
         return None
     try:
-        return _parse(fields)
+        return _parse(fields, is_brief)
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise UsageError(f"the record of this job cannot be read ({error!r}): submit it again") from error
 
 
-def _parse(fields: dict[str, str]) -> JobRecord:
+def _parse(fields: dict[str, str], is_brief: bool) -> JobRecord:
     created_at = float(fields["created_at"])
     return JobRecord(
-        request=JobRequest.from_json(fields["request"]),
+        request=JobRequest.from_json(fields["request"], is_brief=is_brief),
         state=cast(State, fields["state"]),
         created_at=created_at,
         queued_at=float(fields.get("queued_at", created_at)),

@@ -7,19 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections import Counter
 
 from choral.common.aio import cancel_tasks
 from choral.errors import JobNotFound
-from choral.jobs.record import JobRecord, WebhookAttempt
-from choral.jobs.webhook_delivery import Delivery, WebhookSender
+from choral.jobs.webhook_delivery import MAX_CONCURRENT, MAX_PER_HOST, WebhookSender
 from choral.remote.urls import url_host
 from choral.server.jobs.async_table import AsyncTable
 
-log = logging.getLogger("choral.server")
-MAX_CONCURRENT, MAX_PER_HOST = 64, 16
 MAX_SCANNED = 10_000  # due webhooks that are searched for those of idle hosts
 MIN_POLL_S, POLL_S = 0.1, 1.0
 
@@ -63,20 +59,10 @@ class LocalWebhooks:
             record = await self._table.retry(lambda table: table.show(job_id))
         except JobNotFound:  # deleted since
             return
+        if record.request.callback is None:  # another version stored a callback that this one cannot read
+            await self._table.retry(lambda table: table.record_webhook(job_id, record.webhook_attempts, "failed", None))
+            return
         result = await self._table.retry(lambda table: table.result(job_id))
-        sent = await self._send(record, result)
+        sent = await self._sender.send(record, None if result is None else result.encode())
         due_at = time.time() + sent.delay_s if sent.outcome == "pending" else None
         await self._table.retry(lambda table: table.record_webhook(job_id, sent.attempts, sent.outcome, due_at))
-
-    async def _send(self, record: JobRecord, result: str | None) -> Delivery:
-        """An unexpected error fails this webhook, and nothing else."""
-        sending = asyncio.ensure_future(self._sender.send(record, None if result is None else result.encode()))
-        try:
-            await asyncio.wait({sending})
-        finally:
-            sending.cancel()
-        if (error := sending.exception()) is None:
-            return sending.result()
-        log.error("internal error: please report it", exc_info=error, extra={"job": record.id})
-        attempt = WebhookAttempt(time.time(), None, f"internal error ({type(error).__name__})")
-        return Delivery((*record.webhook_attempts, attempt), "failed", 0.0)
