@@ -9,7 +9,8 @@ import pytest
 
 from audio.media_files import read_clip
 from choral.audio.recording import Recording
-from choral.audio.vad import speech_probabilities, speech_spans
+from choral.audio.speech_spans import speech_spans
+from choral.audio.vad import speech_probabilities
 from choral.server.realtime.turn_segmenter import SpeechEnd, SpeechStart, StreamingVad
 
 THRESHOLD, MIN_SILENCE_S = 0.5, 0.5

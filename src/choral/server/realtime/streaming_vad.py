@@ -9,7 +9,8 @@ import numpy as np
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.samples import as_float
-from choral.audio.vad import FRAME_SAMPLES, MIN_SPEECH_S, SpeechTracker, VoiceDetector, end_threshold_of
+from choral.audio.speech_spans import FRAME_SAMPLES, MIN_SPEECH_S, SpeechTracker
+from choral.audio.vad import VoiceDetector
 from choral.server.realtime.audio_formats import Int16
 
 
@@ -33,8 +34,7 @@ class StreamingVad:
     """
 
     def __init__(self, *, threshold: float, min_silence_s: float) -> None:
-        min_silence_frames = min_silence_s * SAMPLE_RATE / FRAME_SAMPLES
-        self._tracker = SpeechTracker(threshold, end_threshold_of(threshold), min_silence_frames)
+        self._tracker = SpeechTracker(threshold, min_silence_s)
         self._detector = VoiceDetector()
         self.remainder = np.zeros(0, np.int16)  # less than a frame, not processed yet
         self._is_speech = False
