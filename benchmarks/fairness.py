@@ -26,7 +26,7 @@ from choral.cli.bench_engine import EngineSubject
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import load_model
 from choral.engine.engine_loop import StepRecord
-from choral.engine.group import AnyEngine
+from choral.engine.group import LocalEngine, as_local
 from choral.engine.window import Caller
 from choral.errors import UsageError
 from choral.longform.transcriber import Transcriber, Transcription
@@ -95,7 +95,7 @@ class FairnessBench:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: LocalEngine,
         transcriber: Transcriber,
         workload: Workload,
         *,
@@ -227,11 +227,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("file-s must be from 60 to 36000 seconds")
     workload, log = read_workload(arguments.audio), progress(arguments)
     with closing(load_model(arguments)) as model:
+        engine = as_local(model._engine)
         bench = FairnessBench(
-            model._engine, model._transcriber, workload, on_clip=lambda name, seconds: log(f"{name}: {seconds:.2f} s")
+            engine, model._transcriber, workload, on_clip=lambda name, seconds: log(f"{name}: {seconds:.2f} s")
         )
         result = bench.measure(arguments.sends, arguments.file_s)
-        subject = EngineSubject.of(arguments, model._engine, workload)
+        subject = EngineSubject.of(arguments, engine, workload)
     write_stdout(fairness_report(subject, result, arguments.file_s))
     return 0
 

@@ -30,6 +30,7 @@ from choral.bench.json_process import serve_messages
 from choral.bench.load_generator import RoundResult, send_all
 from choral.bench.peers import PeerConfig, open_choral
 from choral.engine.engine_loop import StepRecord
+from choral.engine.group import as_local
 from choral.engine.steps import Encode
 from choral.engine.window import WindowAudio
 from choral.model.ct2_cache import ctranslate2_folder
@@ -209,7 +210,7 @@ class ChoralServer:
     def __init__(self, config: PeerConfig) -> None:
         self._config, self._peer = config, open_choral(config)
         self._encode_s = self._decode_s = 0.0
-        self._peer.model._engine.observe(self._observe)
+        as_local(self._peer.model._engine).observe(self._observe)
 
     def run(self, files: Sequence[AudioFile]) -> RoundResult:
         self._encode_s = self._decode_s = 0.0

@@ -20,7 +20,7 @@ LAYERS = [
     {"audio", "model"},
     {"engine"},
     {"longform"},
-    {"api", "formats"},
+    {"api", "formats", "serving"},
     {"jobs"},
     {"server"},
     {"bench"},

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from choral.audio.recording import Recording
 from choral.config import ComputeType, EngineName, EngineSettings
+from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import EngineStats
 from choral.engine.factory import make_engine, pick_engine
-from choral.engine.group import AnyEngine
 from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.transcriber import OnProgress, Transcriber, Transcription, detect_language

@@ -27,7 +27,7 @@ from choral.bench.workload import Workload
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.engine_loop import StepRecord
-from choral.engine.group import AnyEngine
+from choral.engine.group import LocalEngine
 from choral.engine.steps import Decode
 from choral.engine.window import Caller, DecodeParams, Window, WindowAudio
 from choral.errors import MissingDependency, UsageError
@@ -113,7 +113,7 @@ class StepTimes:
 
 
 def measure(
-    engine: AnyEngine,
+    engine: LocalEngine,
     workload: Workload,
     counts: Sequence[int],
     *,
@@ -137,7 +137,7 @@ def measure(
 
 
 def run_load(
-    engine: AnyEngine,
+    engine: LocalEngine,
     workload: Workload,
     params: DecodeParams,
     n_windows: int,

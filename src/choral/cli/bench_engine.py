@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from choral.bench.engine_load import EngineOverhead, LoadResult
     from choral.bench.trace import EngineTrace
     from choral.bench.workload import Workload
-    from choral.engine.group import AnyEngine
+    from choral.engine.group import LocalEngine
 
 DESCRIPTION = """\
 Measures the engine under load: --windows different windows are queued at once.
@@ -45,7 +45,7 @@ class EngineSubject:
     cache_budget_bytes: int
 
     @classmethod
-    def of(cls, arguments: argparse.Namespace, engine: AnyEngine, workload: Workload) -> EngineSubject:
+    def of(cls, arguments: argparse.Namespace, engine: LocalEngine, workload: Workload) -> EngineSubject:
         random_weights = getattr(arguments, "random_weights", None)
         model = f"random {random_weights}" if random_weights else arguments.model or "the default model"
         capacity = engine.capacity
@@ -138,9 +138,11 @@ def read_windows(arguments: argparse.Namespace) -> tuple[int, ...]:
     return counts
 
 
-def open_engine(arguments: argparse.Namespace) -> AnyEngine:
+def open_engine(arguments: argparse.Namespace) -> LocalEngine:
     if arguments.random_weights is None:
-        return load_model(arguments)._engine
+        from choral.engine.group import as_local
+
+        return as_local(load_model(arguments)._engine)
     from choral.bench.random_model import random_engine
 
     return random_engine(arguments.random_weights, engine_settings(arguments))

@@ -73,11 +73,7 @@ class Engine:
         A window without a caller counts as a caller of its own.
         """
         task = WindowTask(window, caller or Caller(), Pending())
-        if task.n_slots > self.capacity.n_slots:
-            raise UsageError(
-                f"{task.n_slots} beams or samples were requested, but this engine has "
-                f"{self.capacity.n_slots} slots: lower --beam-size or --best-of"
-            )
+        require_slots(task.n_slots, self.capacity)
         with self._lock:
             if not self.is_working:
                 raise EngineClosed(CLOSED)
@@ -163,6 +159,14 @@ class Engine:
             waiting=self._n_waiting,
             cache_bytes=self._loop.cache.n_bytes,
             busy_s=scheduler.costs.busy_s,
+        )
+
+
+def require_slots(n_slots: int, capacity: Capacity) -> None:
+    if n_slots > capacity.n_slots:
+        raise UsageError(
+            f"{n_slots} beams or samples were requested, but this engine has "
+            f"{capacity.n_slots} slots: lower --beam-size or --best-of"
         )
 
 

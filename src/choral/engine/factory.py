@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from choral.config import MAX_QUEUE_LIMIT, EngineSettings
 from choral.engine.engine import Engine
-from choral.engine.group import AnyEngine, EngineGroup
+from choral.engine.group import EngineGroup, LocalEngine
 from choral.errors import MissingDependency, OutOfMemory
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
@@ -26,7 +26,7 @@ def pick_engine(settings: EngineSettings) -> str:
     raise MissingDependency("transcribing needs CTranslate2 or PyTorch: pip install ctranslate2, or 'choral[torch]'")
 
 
-def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> AnyEngine:
+def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> LocalEngine:
     make = torch_engine if pick_engine(settings) == "torch" else ctranslate2_engine
     if not settings.devices:
         return make(checkpoint, tokenizer, settings)

@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from dataclasses import fields, replace
 from typing import Any
 
+from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import Engine, EngineStats, admit
 from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Pending
@@ -99,4 +100,10 @@ class EngineGroup:
         return EngineStats(**{f.name: sum(getattr(each, f.name) for each in stats) for f in fields(EngineStats)})
 
 
-AnyEngine = Engine | EngineGroup
+LocalEngine = Engine | EngineGroup
+
+
+def as_local(engine: AnyEngine) -> LocalEngine:
+    """For observers of steps, which an engine in another process does not have."""
+    assert isinstance(engine, LocalEngine)
+    return engine

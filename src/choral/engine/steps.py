@@ -12,7 +12,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from choral.engine.window import Caller, DecodeParams, Result, Window
+from choral.engine.window import Caller, DecodeParams, Params, Result, Window
 
 
 class Pending(Future[Result]):
@@ -34,9 +34,12 @@ class WindowTask:
     key: bytes = field(init=False, repr=False)  # of its audio
 
     def __post_init__(self) -> None:
-        params = self.window.params
-        self.n_slots = params.n_candidates if isinstance(params, DecodeParams) else 0
+        self.n_slots = n_slots_of(self.window.params)
         self.key = self.window.audio.key
+
+
+def n_slots_of(params: Params[Any]) -> int:
+    return params.n_candidates if isinstance(params, DecodeParams) else 0
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from choral.engine.group import AnyEngine
+from choral.engine.any_engine import AnyEngine
 from choral.engine.window import Caller
 from choral.longform.chain import Chain
 from choral.longform.chain_types import Steps

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.loudness import normalize_loudness
 from choral.audio.recording import Recording
-from choral.engine.group import AnyEngine
+from choral.engine.any_engine import AnyEngine
 from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
 from choral.longform.chain import Chain
 from choral.longform.chain_types import ChainContext

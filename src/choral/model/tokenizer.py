@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import string
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -48,6 +48,7 @@ class Tokenizer:
     n_text: int  # number of text tokens; special tokens follow
     languages: tuple[str, ...]  # codes, in the order of their tokens; English-only models: en alone
     is_multilingual: bool
+    vocabulary: tuple[bytes, ...] | None = field(repr=False, compare=False)  # None: one that Choral ships
     _n_language_tokens: int
     _encoding: tiktoken.Encoding
 
@@ -215,6 +216,7 @@ def _build(n_vocab: int, is_multilingual: bool, vocabulary: tuple[bytes, ...] | 
         n_text=len(text),
         languages=codes if is_multilingual else ("en",),
         is_multilingual=is_multilingual,
+        vocabulary=vocabulary,
         _n_language_tokens=len(codes),
         _encoding=_encoding(text, codes, n_vocab),
     )

@@ -1,0 +1,1 @@
+"""Requests in processes of their own, served by one engine."""
