@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sized
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
@@ -24,6 +24,7 @@ from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
+    from choral.serving.runtime import InputResult, Runtime
 
 
 # Concurrent requests per device: a long file has one window in the engine at a time, so the number of slots sets it,
@@ -76,6 +77,7 @@ class Model:
     def __init__(self, name: str, engine: AnyEngine, transcriber: Transcriber) -> None:
         self.name = name
         self._engine, self._transcriber = engine, transcriber
+        self._runtimes: dict[int, Runtime] = {}  # by their number of processes
 
     @property
     def engine(self) -> str:
@@ -152,6 +154,46 @@ class Model:
                     on_segment(segment)
             return transcription.transcript()
 
+    def transcribe_many(
+        self,
+        inputs: Iterable[AudioInput | Recording],
+        options: TranscribeOptions | None = None,
+        *,
+        priority: Priority = "batch",
+        processes: int | None = None,
+        **named_options: Any,
+    ) -> Iterator[InputResult]:
+        """Transcribe many inputs together; yields `(audio, outcome)` for each as it finishes.
+
+        The outcome is a `Transcript` or a `ChoralError`. Inputs are taken from an iterable as results are taken from
+        this iterator. With a GPU, all work but the engine's is done in `processes` of its own; None: as many as help.
+        """
+        chosen = self._options(options, named_options, priority)
+        return self.runtime(_count(inputs), processes).transcribe_many(inputs, chosen, priority)
+
+    def atranscribe_many(
+        self,
+        inputs: Iterable[AudioInput | Recording],
+        options: TranscribeOptions | None = None,
+        *,
+        priority: Priority = "batch",
+        processes: int | None = None,
+        **named_options: Any,
+    ) -> AsyncIterator[InputResult]:
+        """`transcribe_many` for asyncio: `async for audio, outcome in model.atranscribe_many(paths)`."""
+        chosen = self._options(options, named_options, priority)
+        return self.runtime(_count(inputs), processes).atranscribe_many(inputs, chosen, priority)
+
+    def runtime(self, n_inputs: int | None = None, processes: int | None = None) -> Runtime:
+        """What runs the requests of a program with this many inputs. It is kept, with its processes, until `close`."""
+        from choral.serving.runtime import Runtime
+        from choral.serving.runtime_plan import plan_runtime
+
+        plan = plan_runtime(self.device, n_inputs, processes)
+        if plan.n_processes not in self._runtimes:
+            self._runtimes[plan.n_processes] = Runtime(self._transcriber, plan, self.requests_at_once)
+        return self._runtimes[plan.n_processes]
+
     def begin(
         self,
         recording: Recording,
@@ -204,6 +246,8 @@ class Model:
             return align(self._transcriber, recording, text, language, options or TranscribeOptions())
 
     def close(self) -> None:
+        for runtime in self._runtimes.values():
+            runtime.close()
         self._engine.close()
 
     def __enter__(self) -> Model:
@@ -222,18 +266,27 @@ class Model:
         on_progress: OnProgress | None,
         priority: Priority,
     ) -> Transcription:
+        chosen = self._options(options, named_options, priority)
+        return self._transcriber.start(recording, chosen, on_progress, priority)
+
+    def _options(
+        self, options: TranscribeOptions | None, named_options: dict[str, Any], priority: Priority
+    ) -> TranscribeOptions:
         if options is not None and named_options:
             raise UsageError("pass either options=, or single options by name, not both")
         if options is not None and not isinstance(options, TranscribeOptions):
             raise UsageError("options must be choral.TranscribeOptions(...); or pass options by name: language='en'")
-        chosen = options if options is not None else TranscribeOptions.of(**named_options)
         if priority not in get_args(Priority):
             raise UsageError(f"priority is {priority!r}; it must be one of {', '.join(get_args(Priority))}")
-        return self._transcriber.start(recording, chosen, on_progress, priority)
+        return options if options is not None else TranscribeOptions.of(**named_options)
 
     def _recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
         """Open the audio and close it afterwards; a `Recording` passed by the caller stays open."""
         return contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
+
+
+def _count(inputs: Iterable[Any]) -> int | None:
+    return len(inputs) if isinstance(inputs, Sized) else None
 
 
 def uses_cuda(settings: EngineSettings) -> bool:

@@ -163,6 +163,11 @@ class TranscribeOptions:
     def temperatures(self) -> tuple[float, ...]:
         return self.temperature if isinstance(self.temperature, tuple) else (self.temperature,)
 
+    def changed(self) -> dict[str, Any]:
+        """The options that differ from their defaults, for `of`; as JSON, tuples become lists, which it accepts."""
+        values = [(field, getattr(self, field.name)) for field in dataclasses.fields(self)]
+        return {field.name: value for field, value in values if value != field.default}
+
     @classmethod
     def of(cls, **values: object) -> TranscribeOptions:
         """Build options from keyword values; an unknown name raises `UsageError` that lists the known ones."""

@@ -18,7 +18,7 @@ import pytest
 import choral as package
 from choral import formats
 from choral.cli.batch_run import BatchOptions, BatchRun
-from choral.cli.executors import LocalExecutor
+from choral.cli.executors import RuntimeExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import FileSink, plan_outputs
@@ -87,7 +87,7 @@ def test_parallel_files_share_the_engine_and_keep_their_texts(
     display = CountingDisplay()
     sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
     before = model.stats
-    executor = LocalExecutor(model, OPTIONS.options, max_parallel or model.requests_at_once)
+    executor = RuntimeExecutor(model.runtime(), OPTIONS.options, max_parallel or model.requests_at_once)
     assert BatchRun(executor, sink, display, OPTIONS, Failures()).run(inputs) == 0
     after = model.stats
     assert [(tmp_path / f"{path.stem}.txt").read_text() for path in clips] == texts
@@ -182,12 +182,8 @@ def test_full_disk_stops_the_run_and_prints_the_texts(
     inputs = expand(map(str, clips)).found
     with package.load(tiny_en_pt) as model:
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert (
-            BatchRun(
-                LocalExecutor(model, OPTIONS.options, len(inputs)), sink, CountingDisplay(), OPTIONS, Failures()
-            ).run(inputs)
-            == 5
-        )
+        executor = RuntimeExecutor(model.runtime(), OPTIONS.options, len(inputs))
+        assert BatchRun(executor, sink, CountingDisplay(), OPTIONS, Failures()).run(inputs) == 5
     shown = capsys.readouterr()
     printed = re.findall(r"choral: (.*): its text went to standard output instead", shown.err)
     assert printed

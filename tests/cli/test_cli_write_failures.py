@@ -14,7 +14,7 @@ import pytest
 import choral as package
 from choral import formats
 from choral.cli.batch_run import BatchOptions, BatchRun
-from choral.cli.executors import LocalExecutor
+from choral.cli.executors import RuntimeExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import FileSink, plan_outputs
@@ -52,10 +52,8 @@ def test_full_disk_ends_the_run_and_prints_the_text(
     with package.load(tiny_en_pt) as model:
         expected = model.transcribe(clips[0])
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
-        assert (
-            BatchRun(LocalExecutor(model, options.options, 1), sink, NullDisplay(), options, Failures()).run(inputs)
-            == 5
-        )
+        executor = RuntimeExecutor(model.runtime(), options.options, 1)
+        assert BatchRun(executor, sink, NullDisplay(), options, Failures()).run(inputs) == 5
     shown = capsys.readouterr()
     assert shown.out == formats.text(expected)
     told, note, end = shown.err.splitlines()

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from choral.cli.console import format_clock, format_elapsed, format_speed, message, write_stdout
-from choral.cli.executors import Event, Executor, InputFailed, InputFinished, Progressed, SegmentReady
+from choral.cli.executors import Event, Executor
 from choral.cli.failures import Failure, Failures
 from choral.cli.inputs import Input
 from choral.cli.outputs import Sink, WriteFailed
@@ -22,6 +22,7 @@ from choral.cli.progress import Display, FileProgress
 from choral.cli.signals import interrupt_code
 from choral.errors import AudioError, EngineError, JobError, StorageError
 from choral.formats import text
+from choral.serving.request_events import Progressed, RequestFailed, RequestFinished, SegmentReady
 from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
 
 
@@ -87,22 +88,23 @@ class BatchRun:
             self._handle(self.executor.next_event())
 
     def _handle(self, event: Event) -> None:
-        running = self.running[event.item]
-        match event:
-            case SegmentReady(_, segment):
+        item, change = event
+        running = self.running[item]
+        match change:
+            case SegmentReady(segment):
                 self.sink.add_segment(segment)
                 running.segments.append(segment)
-            case Progressed(_, done_s, total_s):
+            case Progressed(done_s, total_s):
                 running.progress.advance(done_s, total_s)
-            case InputFinished(item, transcript):
+            case RequestFinished(transcript):
                 self._remove(running)
                 self._warn(item, transcript)
                 self._write(running, transcript)
-            case InputFailed(item, AudioError() | EngineError() | JobError() as error):
+            case RequestFailed(AudioError() | EngineError() | JobError() as error):
                 self._remove(running)
                 with self.display.paused():
                     self.failures.report(Failure(item.label, error))
-            case InputFailed(_, error):
+            case RequestFailed(error):
                 self._remove(running)
                 raise error
 

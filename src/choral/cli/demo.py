@@ -10,7 +10,7 @@ from pathlib import Path
 from choral.cli.arguments import Parser
 from choral.cli.batch_run import BatchOptions, BatchRun
 from choral.cli.console import message, write_stdout
-from choral.cli.executors import LocalExecutor
+from choral.cli.executors import RuntimeExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import Input, expand, require_stdin
 from choral.cli.progress import Display, download_bar, open_progress
@@ -42,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
         with display.paused():
             message(f"model {model.name} on {model.device}, {model.compute_type}")
         options = BatchOptions(TranscribeOptions(), SubtitleOptions(), ("text",), is_quiet=False)
-        executor = LocalExecutor(model, options.options, max_parallel=1)  # so that lines of two files do not mix
+        runtime = model.runtime(n_inputs=1)
+        executor = RuntimeExecutor(runtime, options.options, max_parallel=1)  # so that lines of two files do not mix
         return BatchRun(executor, TimedLines(display), display, options, failures).run(inputs.found)
 
 

@@ -202,6 +202,13 @@ def engine_finding(settings: EngineSettings, engines: Mapping[str, ImportedPacka
     return finding, default_model(cuda=False)
 
 
+def runtime_finding(engine: Finding) -> Finding:
+    """Where several files are decoded and their texts assembled."""
+    from choral.serving.runtime_plan import plan_runtime
+
+    return Finding("many files", str(plan_runtime("cuda" if "cuda" in engine.text else "cpu")))
+
+
 def with_kernels(finding: Finding, *, has_triton: bool) -> Finding:
     """On a GPU Choral is fast with its own kernels, which Triton compiles."""
     if has_triton:

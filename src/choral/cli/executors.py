@@ -1,4 +1,4 @@
-"""Two ways to transcribe the inputs of a run: threads of this process on one engine, or jobs in the queue.
+"""Two ways to transcribe the inputs of a run: requests to the engine of this process, or jobs in the queue.
 
 Both report events to the main thread, which alone draws, prints and writes results: Ctrl-C is delivered only there.
 """
@@ -9,50 +9,30 @@ import itertools
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Protocol
 
 from choral.cli.inputs import Input
 from choral.errors import ChoralError, RedisUnavailable
-from choral.types import Segment, TranscribeOptions, Transcript
+from choral.serving.request_events import (
+    Progressed,
+    RequestEvent,
+    RequestFailed,
+    RequestFinished,
+    SegmentReady,
+    TranscribeRequest,
+)
+from choral.types import TranscribeOptions
 
 if TYPE_CHECKING:
-    from choral.api import Model
     from choral.jobs.record import JobRecord
     from choral.jobs.sync_client import Client
+    from choral.serving.runtime import Runtime
 
-JOIN_TIMEOUT_S = 2.0  # a thread that reads from a pipe or a server may never end
 RETRY_S = 1.0
 MAX_TRIES = 60
 
-
-@dataclass(frozen=True)
-class SegmentReady:
-    item: Input
-    segment: Segment
-
-
-@dataclass(frozen=True)
-class Progressed:
-    item: Input
-    done_s: float
-    total_s: float
-
-
-@dataclass(frozen=True)
-class InputFinished:
-    item: Input
-    transcript: Transcript
-
-
-@dataclass(frozen=True)
-class InputFailed:
-    item: Input
-    error: BaseException
-
-
-Event = SegmentReady | Progressed | InputFinished | InputFailed
+Event = tuple[Input, RequestEvent]
 
 
 class Executor(Protocol):
@@ -71,24 +51,16 @@ class Executor(Protocol):
     def stop(self) -> None: ...
 
 
-class LocalExecutor:
-    """One thread per running input, all of them on one engine.
+class RuntimeExecutor:
+    """Runs inputs on the engine of this process; the runtime decides where the rest of the work is done."""
 
-    The memory that one recording may take is divided between `max_parallel`.
-    """
-
-    def __init__(self, model: Model, options: TranscribeOptions, max_parallel: int) -> None:
-        self._model, self._options, self.max_parallel = model, options, max_parallel
+    def __init__(self, runtime: Runtime, options: TranscribeOptions, max_parallel: int) -> None:
+        self._runtime, self._options, self.max_parallel = runtime, options, max_parallel
         self._events: SimpleQueue[Event] = SimpleQueue()
-        self._cancelled = threading.Event()
-        self._threads: set[threading.Thread] = set()
 
     def start(self, item: Input) -> None:
-        self._threads = {thread for thread in self._threads if thread.is_alive()}
-        # Daemon threads: a command that was asked to stop must not wait for one that reads from a pipe.
-        thread = threading.Thread(target=self._run, args=[item], name=f"choral-{item.file_name}", daemon=True)
-        self._threads.add(thread)
-        thread.start()
+        request = TranscribeRequest(audio=item.audio, options=self._options)
+        self._runtime.start(request, lambda event: self._events.put((item, event)))
 
     def next_event(self) -> Event:
         return self._events.get()
@@ -101,30 +73,8 @@ class LocalExecutor:
                 return
 
     def stop(self) -> None:
-        """Cancel what is running; closing the model wakes the threads that wait for its engine."""
-        self._cancelled.set()
-        self._model.close()
-        deadline_s = time.monotonic() + JOIN_TIMEOUT_S
-        for thread in self._threads:
-            thread.join(max(0.0, deadline_s - time.monotonic()))
-
-    def _run(self, item: Input) -> None:
-        try:
-            self._events.put(InputFinished(item, self._transcribe(item)))
-        except BaseException as error:  # bugs included: the main thread raises it
-            self._events.put(InputFailed(item, error))
-
-    def _transcribe(self, item: Input) -> Transcript:
-        from choral.audio.recording import MAX_MEMORY_S, Recording
-
-        max_memory_s = MAX_MEMORY_S / self.max_parallel
-        with Recording.open(item.audio, max_memory_s=max_memory_s, cancel_event=self._cancelled) as recording:
-            return self._model.transcribe(
-                recording,
-                self._options,
-                on_segment=lambda segment: self._events.put(SegmentReady(item, segment)),
-                on_progress=lambda done_s, total_s: self._events.put(Progressed(item, done_s, total_s)),
-            )
+        """Cancel what is running, and end its processes."""
+        self._runtime.close()
 
 
 class QueueExecutor:
@@ -177,7 +127,7 @@ class QueueExecutor:
         item = self._items[record.id]
         if not record.has_ended:
             if record.duration_s is not None:
-                self._events = [Progressed(item, record.done_s, record.duration_s)]
+                self._events = [(item, Progressed(record.done_s, record.duration_s))]
         elif record.id not in self._ended:
             self._ended.add(record.id)
             self._events = self._outcome(item, record.id)[::-1]
@@ -186,5 +136,6 @@ class QueueExecutor:
         try:
             transcript = self._client.result(job_id)
         except ChoralError as error:
-            return [InputFailed(item, error)]
-        return [*(SegmentReady(item, segment) for segment in transcript.segments), InputFinished(item, transcript)]
+            return [(item, RequestFailed(error))]
+        segments: list[Event] = [(item, SegmentReady(segment)) for segment in transcript.segments]
+        return [*segments, (item, RequestFinished(transcript))]

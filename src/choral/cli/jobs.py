@@ -147,10 +147,8 @@ def _format_record(record: JobRecord) -> str:
 
 
 def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
-    from choral.jobs.request import changed_options
-
     request = record.request
-    options = changed_options(request.options)
+    options = request.options.changed()
     yield "job", record.id
     yield "state", record.state + (", to be cancelled" if record.is_cancel_wanted else "")
     yield "audio", f"{request.audio.name} ({request.audio.kind})"

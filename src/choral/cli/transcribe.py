@@ -13,8 +13,8 @@ from pathlib import Path
 
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
 from choral.cli.batch_run import BatchOptions, BatchRun
-from choral.cli.console import require_stdout
-from choral.cli.executors import LocalExecutor
+from choral.cli.console import message, require_stdout
+from choral.cli.executors import RuntimeExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import Inputs, expand, require_stdin
 from choral.cli.outputs import FileSink, Sink, StdoutSink, make_folder, plan_outputs, read_formats
@@ -79,15 +79,29 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "hallucination_silence_threshold",
     ),
 }
+PROCESSES_HELP = (
+    "processes that decode audio and assemble text beside the engine; 0: threads of this process "
+    "(default: as many as help)"
+)
+MAX_PROCESSES = 256
 SUBTITLE_FLAGS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 
 
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("audio", nargs="+", metavar="AUDIO", help=argparse.SUPPRESS)
     add_output_flags(parser.add_argument_group("output"))
-    add_machine_flags(parser.add_argument_group("model and machine"))
+    machine = parser.add_argument_group("model and machine")
+    add_machine_flags(machine)
+    machine.add_argument("--processes", type=n_processes, metavar="N", help=PROCESSES_HELP)
+    machine.add_argument("--verbose", action="store_true", help="say where the work is done, and why")
     add_transcription_flags(parser)
     parser.set_defaults(run=run)
+
+
+def n_processes(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_PROCESSES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MAX_PROCESSES}")
+    return int(text)
 
 
 def add_output_flags(output: argparse._ArgumentGroup) -> None:
@@ -113,7 +127,11 @@ def run(arguments: argparse.Namespace) -> int:
     open_sink = choose_sink(arguments.output_dir, inputs, options)
     n_files = len(inputs.found)
     with closing(load_model(arguments)) as model, open_progress(n_files, is_quiet=arguments.quiet) as display:
-        executor = LocalExecutor(model, options.options, min(n_files, model.requests_at_once))
+        runtime = model.runtime(n_files, arguments.processes)
+        if arguments.verbose:
+            with display.paused():
+                message(f"choral: {runtime.plan}")
+        executor = RuntimeExecutor(runtime, options.options, min(n_files, runtime.n_requests))
         return BatchRun(executor, open_sink(display), display, options, failures).run(inputs.found)
 
 

@@ -11,7 +11,7 @@ import json
 import re
 import secrets
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from choral.errors import UsageError
 from choral.remote.urls import MAX_SHOWN_CHARACTERS, redact_url, url_problem
@@ -60,7 +60,7 @@ class JobRequest:
             "v": VERSION,
             "id": self.id,
             "audio": dataclasses.asdict(self.audio),
-            "options": changed_options(self.options),
+            "options": self.options.changed(),
             "priority": self.priority,
             "callback": self.callback,
             "keep_s": self.keep_s,
@@ -84,13 +84,6 @@ class JobRequest:
             return cls(audio=audio, options=TranscribeOptions.of(**options), **fields)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"this job cannot be read ({type(error).__name__}: {error}): {UPDATE}") from error
-
-
-def changed_options(options: TranscribeOptions) -> dict[str, Any]:
-    """The options that differ from their defaults."""
-    default = TranscribeOptions()
-    values = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
-    return {name: value for name, value in values.items() if value != getattr(default, name)}
 
 
 def new_id() -> str:

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from choral import formats
 from choral.errors import ChoralError
 from choral.jobs.record import JobRecord, Phase, State, Timings
-from choral.jobs.request import changed_options
 from choral.server.jobs.job_store import Snapshot
 from choral.server.responses import joined_text
 from choral.types import Priority, Segment, Transcript
@@ -69,7 +68,7 @@ class DeletedJobBody(BaseModel):
 
 def job_body(record: JobRecord, *, is_brief: bool = False) -> JobBody:
     """`is_brief`: for listings and events, without long texts and lists among the options."""
-    options = changed_options(record.request.options)
+    options = record.request.options.changed()
     if is_brief:
         options = {name: value for name, value in options.items() if not _is_long(value)}
     return JobBody(

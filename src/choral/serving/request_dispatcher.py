@@ -1,0 +1,255 @@
+"""Assigns requests to processes and follows them: the state of a request pool, owned by its thread.
+
+A request goes to the process with the fewest requests; a new process is started while all of them are busy. After
+`MAX_REQUESTS_PER_PROCESS` a process is replaced, because libraries leak. Requests that may have crashed a process run
+alone in an extra one (`blame`).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from choral.errors import EngineError, UsageError
+from choral.serving.blame import crash_error, crashed, find_guilty
+from choral.serving.child_process import death_reason
+from choral.serving.connected_process import ConnectedProcess
+from choral.serving.pool_settings import PoolSettings
+from choral.serving.pooled_request import PooledRequest
+from choral.serving.request_lane import RequestLane
+from choral.serving.request_protocol import BadMessage, ProcessMessage, decode_error
+from choral.serving.request_run import decode_timeout, out_of_memory
+
+log = logging.getLogger("choral.serving")
+MAX_REQUESTS_PER_PROCESS = 2_000
+MAX_START_FAILURES = 3  # in a row, of processes that end before they are ready
+HANG_GRACE_S = 3.0  # for a request to notice itself that it was cancelled, or that decoding took too long
+SILENT_S, MAX_SILENT_S, MAX_START_S = 5.0, 30.0, 120.0  # a process that does not answer: ask, kill; while it starts
+
+
+class RequestDispatcher:
+    def __init__(self, settings: PoolSettings, start_process: Callable[[], ConnectedProcess]) -> None:
+        self.processes: list[ConnectedProcess] = []
+        self._settings, self._start_process = settings, start_process
+        per_host = settings.fetches_per_host or max(1, settings.fetches // 2)
+        self._lanes = {waits: RequestLane(settings.fetches, per_host) for waits in (True, False)}
+        self._suspects: deque[PooledRequest] = deque()
+        self._n_start_failures = 0
+
+    def add(self, request: PooledRequest) -> None:
+        self._lanes[request.client_waits].add(request)
+
+    def cancel(self, request: PooledRequest) -> None:
+        if request.is_done:
+            return
+        request.end_cancelled()
+        if request.process is not None:  # it is forgotten when the process says that it has ended
+            request.process.cancel(request)
+
+    def dispatch(self) -> None:
+        """Send waiting requests to the processes that have room for them."""
+        for client_waits, lane in self._lanes.items():
+            while (request := lane.next_local()) and (process := self._choose(client_waits)):
+                lane.local.popleft()
+                self._send(process, request, "decoding")
+            while (request := lane.next_remote()) and (process := self._choose(None)):
+                lane.start_fetch(request)
+                self._send(process, request, "fetching")
+        self._dispatch_suspect()
+
+    def receive(self, process: ConnectedProcess) -> None:
+        """Read what a process has sent; it is gone afterwards if it has ended."""
+        try:
+            for message in process.receive():
+                self._apply(process, message)
+        except EOFError:
+            self._bury(process)
+        except (BadMessage, UsageError, ValueError, TypeError, KeyError, IndexError) as error:
+            log.error("a request process sent a message that cannot be read (%s): it is killed", error)
+            process.kill()
+            self._bury(process)
+
+    def check_deadlines(self) -> None:
+        """Kill processes that hang; the requests that caused it fail, the others run again."""
+        now_s = time.monotonic()
+        for process in [each for each in self.processes if each.requests]:
+            silent_s = now_s - process.heard_s
+            late = [(each, late_s) for each in process.requests.values() if (late_s := self._late_s(each, now_s)) > 0]
+            if any(late_s > HANG_GRACE_S for _, late_s in late):
+                self._fail_stuck(process, [each for each, late_s in late if late_s > HANG_GRACE_S], silent_s)
+                process.kill()
+            elif silent_s > (MAX_SILENT_S if process.is_ready else MAX_START_S):
+                process.kill()
+            elif late or silent_s > SILENT_S:
+                process.ask_alive()
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.close()
+            for request in process.requests.values():
+                request.shared.close()
+        self.processes.clear()
+
+    @property
+    def has_running(self) -> bool:
+        return any(process.requests for process in self.processes)
+
+    # Processes
+
+    def _choose(self, client_waits: bool | None) -> ConnectedProcess | None:
+        """The least loaded process with room in this lane; None: of any load, for a download."""
+        usable = [each for each in self.processes if not each.is_retiring and not each.is_for_suspects]
+        if len(usable) < self._settings.n_processes and all(each.requests for each in usable):
+            usable.append(self._start())
+        if client_waits is not None:
+            usable = [each for each in usable if each.n_running(client_waits) < self._settings.n_requests]
+        return min(usable, key=lambda each: (not each.is_ready, len(each.requests)), default=None)
+
+    def _start(self) -> ConnectedProcess:
+        process = self._start_process()
+        self.processes.append(process)
+        return process
+
+    def _send(self, process: ConnectedProcess, request: PooledRequest, phase: Any) -> None:
+        request.enter(phase)
+        request.process = process
+        process.start(request)
+        process.is_retiring = process.is_retiring or process.n_started >= MAX_REQUESTS_PER_PROCESS
+
+    def _dispatch_suspect(self) -> None:
+        process = next((each for each in self.processes if each.is_for_suspects), None)
+        while self._suspects and self._suspects[0].is_done:
+            self._forget(self._suspects.popleft())
+        if not self._suspects:
+            if process is not None and not process.requests:
+                self._remove(process)
+        elif process is None or not process.requests:
+            if process is None:
+                process = self._start()
+                process.is_for_suspects = True
+            self._send(process, self._suspects.popleft(), "decoding")
+
+    def _remove(self, process: ConnectedProcess) -> None:
+        self.processes.remove(process)
+        process.close()
+
+    # Messages
+
+    def _apply(self, process: ConnectedProcess, message: ProcessMessage) -> None:
+        if message[0] == "ready":
+            self._n_start_failures = 0
+            process.is_ready = True
+            for request in process.requests.values():
+                request.enter(request.phase)  # time limits do not include the start of the process
+        elif message[0] != "alive" and message[1] in process.requests:
+            request = process.requests[message[1]]
+            if message[0] == "failed":
+                self._leave(process, request)
+                self._fail(process, request, message[2], message[3:])
+                return
+            request.apply(message)
+            if message[0] == "fetched":
+                self._lanes[request.client_waits].end_fetch(request)
+            elif message[0] == "finished":
+                self._leave(process, request)
+                self._forget(request)
+
+    def _fail(self, process: ConnectedProcess, request: PooledRequest, how: str, details: list[Any]) -> None:
+        if how == "memory":
+            process.is_retiring = True  # what its libraries did without memory is unknown
+            if not request.must_run_alone and request.shared.can_rerun and not request.is_done:
+                self._run_alone(request)
+                return
+            request.fail(out_of_memory(request.name))
+        elif how == "error":
+            request.fail(decode_error(details[0]))
+        elif how == "bug":
+            name, text, trace = details
+            log.error("internal error in a request: please report it\n%s", trace)
+            if request.phase == "decoding":
+                request.fail(crashed(request, name))
+            else:
+                request.fail(EngineError(f"internal error in Choral ({name}: {text}): please report it"))
+        else:
+            request.end_cancelled()
+        self._forget(request)
+
+    def _leave(self, process: ConnectedProcess, request: PooledRequest) -> None:
+        del process.requests[request.id]
+        if process.is_retiring and not process.requests:
+            self._remove(process)
+
+    def _forget(self, request: PooledRequest) -> None:
+        self._lanes[request.client_waits].end_fetch(request)
+        request.process = None
+        request.shared.close()
+
+    # Deaths
+
+    def _bury(self, process: ConnectedProcess) -> None:
+        self.processes.remove(process)
+        returncode = process.wait()
+        process.close()
+        requests = list(process.requests.values())
+        if not process.is_ready and self._has_no_luck():
+            text = f"could not start a request process ({death_reason(returncode)}): run `choral doctor`"
+            for request in requests:
+                request.fail(EngineError(text))
+        alive = [request for request in requests if not request.is_done]
+        for request in set(requests) - set(alive):
+            self._forget(request)
+        if process.is_ready:
+            self._judge(alive, returncode)
+        else:
+            self._run_again(alive)
+
+    def _has_no_luck(self) -> bool:
+        self._n_start_failures += 1
+        return self._n_start_failures >= MAX_START_FAILURES
+
+    def _judge(self, requests: list[PooledRequest], returncode: int) -> None:
+        verdict = find_guilty(requests, returncode)
+        for request in verdict.guilty:
+            request.fail(crash_error(request, returncode))
+            self._forget(request)
+        for request in verdict.suspects:
+            self._run_alone(request)
+        self._run_again(verdict.innocent)
+
+    def _run_alone(self, request: PooledRequest) -> None:
+        request.run_again()
+        request.must_run_alone = True
+        self._suspects.append(request)
+
+    def _run_again(self, requests: Any) -> None:
+        for request in reversed(requests):
+            lane = self._lanes[request.client_waits]
+            lane.end_fetch(request)
+            request.run_again()
+            if request.host is None:
+                lane.local.appendleft(request)
+            else:
+                lane.add(request)
+
+    def _late_s(self, request: PooledRequest, now_s: float) -> float:
+        """For how long it has been expected to end: it was cancelled, or decoding takes longer than it may."""
+        if request.cancelled_s is not None:
+            return now_s - request.cancelled_s
+        if request.phase != "decoding" or request.process is None or not request.process.is_ready:
+            return 0.0
+        return now_s - request.phase_s - self._settings.limits.max_decode_s(request.client_waits)
+
+    def _fail_stuck(self, process: ConnectedProcess, stuck: list[PooledRequest], silent_s: float) -> None:
+        """If the process answers, these hang by themselves; if it does not, any of those that decode may block it."""
+        n_decoding = sum(each.phase == "decoding" and not each.is_done for each in process.requests.values())
+        if silent_s < HANG_GRACE_S or n_decoding == 1:
+            for request in stuck:
+                timeout_s = self._settings.limits.max_decode_s(request.client_waits)
+                request.fail(decode_timeout(request.name, timeout_s))  # no effect on one that was cancelled
+
+
+def phases_of(requests: Any) -> Iterator[str]:
+    return (request.phase for request in requests if not request.is_done)

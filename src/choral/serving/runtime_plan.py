@@ -1,0 +1,49 @@
+"""Where requests run: in processes of their own, or on threads of the calling process.
+
+One Python process decodes, searches and assembles what a slow engine needs; only an engine on a GPU is faster than
+that. Processes cost about a second to start, and memory, so they must have something to gain.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+
+MIN_INPUTS = 2
+MIN_CORES = 4  # one is the engine's
+MAX_PROCESSES = 32
+
+
+@dataclass(frozen=True)
+class RuntimePlan:
+    n_processes: int  # 0: threads of the calling process
+    reason: str
+
+    def __str__(self) -> str:
+        where = f"in up to {self.n_processes} processes" if self.n_processes else "on threads of this process"
+        return f"requests run {where}: {self.reason}"
+
+
+def plan_runtime(device: str, n_inputs: int | None = None, n_processes: int | None = None) -> RuntimePlan:
+    """For an engine on `device`, and this many inputs if that is known. `n_processes` overrides the choice."""
+    n_cores = n_usable_cores()
+    if n_processes is not None:
+        return RuntimePlan(n_processes, "as requested")
+    if sys.platform != "linux":
+        return RuntimePlan(0, "request processes need Linux")
+    if n_inputs is not None and n_inputs < MIN_INPUTS:
+        return RuntimePlan(0, "there is one input")
+    if "cuda" not in device:
+        return RuntimePlan(0, f"the engine is on {device}, and one process can keep it busy")
+    if n_cores < MIN_CORES:
+        return RuntimePlan(0, f"{n_cores} CPU cores are too few for more processes")
+    return RuntimePlan(
+        min(n_cores - 1, MAX_PROCESSES), f"the engine is on {device}, and {n_cores} CPU cores can prepare its work"
+    )
+
+
+def n_usable_cores() -> int:
+    """The CPU cores this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
