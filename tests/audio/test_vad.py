@@ -1,18 +1,28 @@
-"""The voice activity detector against faster-whisper, which runs the same model."""
+"""The voice activity detector against faster-whisper, which runs the network that Choral's was made from."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
-from faster_whisper.vad import VadOptions, get_speech_timestamps, get_vad_model
+from faster_whisper.vad import VadOptions, get_speech_timestamps
+from onnxruntime import InferenceSession
 
 from choral.audio import vad
 from choral.audio.recording import Recording
-from choral.audio.speech_spans import MIN_SPEECH_S
+from choral.audio.speech_spans import MIN_SPEECH_S, speech_spans
 from choral.audio.vad import SpeechFinder, find_speech, speech_probabilities
 from media_files import read_clip, wav
+
+Float32 = npt.NDArray[np.float32]
+
+ORIGINAL = Path(str(resources.files("faster_whisper"))) / "assets" / "silero_vad_v6.onnx"
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +33,78 @@ def speech(speech_clips: list[Path]) -> np.ndarray:  # type: ignore[type-arg]
     return np.concatenate(parts)
 
 
+def music(n_samples: int) -> Float32:
+    """Decaying chords with vibrato, two per second, and a drum."""
+    rng = np.random.default_rng(1)
+    seconds = np.arange(8_000) / 16_000
+    drum = rng.normal(0, 1, 8_000) * np.exp(-100 * seconds)
+    chords = []
+    for root in rng.choice([110.0, 130.8, 146.8, 164.8, 196.0, 220.0, 261.6], -(-n_samples // 8_000)):
+        phase = 2 * np.pi * root * seconds + 0.3 * np.sin(2 * np.pi * 5 * seconds)
+        chords.append(
+            sum(np.sin(ratio * phase) / ratio for ratio in (1, 1.25, 1.5, 2, 3)) * np.exp(-3 * seconds) + drum
+        )
+    return (0.2 * np.concatenate(chords)[:n_samples]).astype(np.float32)
+
+
+def noise(seconds: int) -> Float32:
+    """White noise, louder every few seconds up to full scale."""
+    levels = np.repeat([0.001, 0.01, 0.1, 0.5], seconds * 16_000 // 4)
+    return np.random.default_rng(2).normal(0, levels).clip(-1, 1).astype(np.float32)
+
+
+MATERIAL: dict[str, Callable[[Float32], Float32]] = {
+    "speech": lambda speech: speech,
+    "ten minutes": lambda speech: np.resize(speech, 600 * 16_000),
+    "clipped": lambda speech: (30 * speech).clip(-1, 1),
+    "quiet": lambda speech: 0.003 * speech,
+    "over music": lambda speech: speech + music(speech.size),
+    "over itself": lambda speech: 0.5 * (speech + np.roll(speech, 40_000)),
+    "music": lambda _: music(60 * 16_000),
+    "noise": lambda _: noise(60),
+    "silence": lambda _: np.zeros(60 * 16_000, np.float32),
+}
+
+
+@pytest.fixture(scope="module")
+def original_network() -> InferenceSession:
+    return InferenceSession(str(ORIGINAL), providers=["CPUExecutionProvider"])
+
+
+def probabilities_of(network: InferenceSession, samples: Float32) -> Float32:
+    """Of whole frames, each with the 64 samples before it."""
+    frames = np.lib.stride_tricks.sliding_window_view(np.pad(samples, (64, 0)), 576)[::512]
+    state = [np.zeros((1, 1, 128), np.float32)] * 2
+    pieces = []
+    for start in range(0, len(frames), 1_000):
+        inputs = {"input": np.ascontiguousarray(frames[start : start + 1_000]), "h": state[0], "c": state[1]}
+        probabilities, *state = network.run(None, inputs)
+        pieces.append(probabilities)
+    return np.concatenate(pieces)
+
+
 @pytest.mark.speech
-def test_probabilities_equal_faster_whisper(speech: np.ndarray) -> None:  # type: ignore[type-arg]
-    got = speech_probabilities(Recording.open(speech))
-    padded = np.pad(speech.astype(np.float32) / 32768, (0, 512 - len(speech) % 512))
-    expected = get_vad_model()(padded)
-    assert len(got) == -(-len(speech) // 512)
-    # The peer wipes the end of the last frame.
-    np.testing.assert_allclose(got[:-1], expected[: len(got) - 1], atol=1e-4)
+@pytest.mark.parametrize("material", MATERIAL)
+def test_decisions_equal_the_original_network(
+    speech: np.ndarray,  # type: ignore[type-arg]
+    material: str,
+    original_network: InferenceSession,
+) -> None:
+    samples = MATERIAL[material](speech.astype(np.float32) / 32768)
+    samples = samples[: samples.size // 512 * 512]
+    expected = probabilities_of(original_network, samples)
+    got = speech_probabilities(Recording.open(samples))
+    np.testing.assert_allclose(got, expected, rtol=0, atol=1e-4)
+    for threshold in (0.1, 0.3, 0.5, 0.7, 0.9):
+        options = {"threshold": threshold, "min_silence_s": 0.2, "pad_s": 0.1}
+        assert speech_spans(got, samples.size, **options) == speech_spans(expected, samples.size, **options)
+
+
+def test_network_is_made_by_the_script(tmp_path: Path) -> None:
+    script = Path(__file__).parents[2] / "scripts" / "build_vad_model.py"
+    subprocess.run([sys.executable, script, ORIGINAL, tmp_path / "made.onnx"], check=True)
+    made = (tmp_path / "made.onnx").read_bytes()
+    assert made == resources.files("choral").joinpath("assets", "silero_vad_v6.onnx").read_bytes()
 
 
 @pytest.mark.speech

@@ -1,7 +1,7 @@
 """Voice activity detection: Silero's model over a recording, and speech spans from its probabilities.
 
 The model is recurrent and takes frames of 512 samples (32 ms) with the 64 samples before them. Recordings are streamed
-through it on one CPU thread, so their length does not matter.
+through it on one CPU thread, so their length does not matter. `scripts/build_vad_model.py` makes the model's file.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession
 
 CONTEXT_SAMPLES = 64
-PIECE_FRAMES = 2_048  # 65 s at a time
+PIECE_FRAMES = 256  # 8 s at a time: what the layers exchange stays in a core's cache
 STATE_SHAPE = (1, 1, 128)
 
 Float32 = npt.NDArray[np.float32]
@@ -73,25 +73,28 @@ class VoiceDetector:
 
     def __init__(self) -> None:
         self._state = [np.zeros(STATE_SHAPE, np.float32), np.zeros(STATE_SHAPE, np.float32)]
-        self._context = np.zeros(CONTEXT_SAMPLES, np.float32)
+        self._context = np.zeros((1, CONTEXT_SAMPLES), np.float32)
 
     def predict(self, samples: Float32) -> Float32:
         """The probability of speech in each 512 samples. Only the last piece may end within a frame."""
-        frames = _frames(self._context, samples)
+        size = PIECE_FRAMES * FRAME_SAMPLES
+        return np.concatenate(
+            [self._predict_piece(samples[start : start + size]) for start in range(0, samples.size, size)]
+        )
+
+    def _predict_piece(self, samples: Float32) -> Float32:
+        frames = _frames(samples)
+        inputs = {"samples": frames, "context": self._context, "h": self._state[0], "c": self._state[1]}
         probabilities: Float32
-        probabilities, *self._state = _session().run(None, {"input": frames, "h": self._state[0], "c": self._state[1]})
-        self._context = frames[-1, -CONTEXT_SAMPLES:]
+        probabilities, *self._state = _session().run(None, inputs)
+        self._context = frames[-1:, -CONTEXT_SAMPLES:].copy()
         return probabilities
 
 
-def _frames(context: Float32, samples: Float32) -> Float32:
-    """[n, 576]: frames with their context; the last is padded with zeros."""
-    n_frames = -(-samples.size // FRAME_SAMPLES)
-    padded = np.zeros(CONTEXT_SAMPLES + n_frames * FRAME_SAMPLES, np.float32)
-    padded[:CONTEXT_SAMPLES] = context
-    padded[CONTEXT_SAMPLES : CONTEXT_SAMPLES + samples.size] = samples
-    views = np.lib.stride_tricks.sliding_window_view(padded, CONTEXT_SAMPLES + FRAME_SAMPLES)
-    return np.ascontiguousarray(views[::FRAME_SAMPLES])
+def _frames(samples: Float32) -> Float32:
+    """[n, 512]: a view of the samples, or a copy padded with zeros if the last frame is incomplete."""
+    missing = -samples.size % FRAME_SAMPLES
+    return (np.pad(samples, (0, missing)) if missing else samples).reshape(-1, FRAME_SAMPLES)
 
 
 @cache
@@ -102,7 +105,6 @@ def _session() -> InferenceSession:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # the arena would keep the memory of the longest piece
     options.log_severity_level = 3
     model = resources.files("choral").joinpath("assets", "silero_vad_v6.onnx").read_bytes()
     return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
