@@ -44,7 +44,7 @@ class ConnectedProcess:
         self.is_for_suspects = False  # one request at a time
         self.heard_s = time.monotonic()  # of its last message
         self._outbox: deque[tuple[memoryview, list[int]]] = deque()
-        self._reader = FrameReader()
+        self._buffer, self._reader = bytearray(READ_BYTES), FrameReader()
         self._channel, child_channel = socket.socketpair()
         engine_end, child_engine_end = socket.socketpair()
         self._channel.setblocking(False)
@@ -116,17 +116,17 @@ class ConnectedProcess:
     def receive(self) -> Iterator[ProcessMessage]:
         """The messages that have arrived; raises `EOFError` when the process has ended, or must."""
         try:
-            data = self._channel.recv(READ_BYTES)
+            n_bytes = self._channel.recv_into(self._buffer)  # a new buffer for each would cost more than reading
         except BlockingIOError:
             return
         except OSError as error:
             raise EOFError from error
-        if not data:
+        if not n_bytes:
             raise EOFError
         self.is_for_suspects = False  # one request at a time
         self.heard_s = time.monotonic()
         try:
-            yield from self._reader.feed(data)
+            yield from self._reader.feed(memoryview(self._buffer)[:n_bytes])
         except BadMessage as error:
             raise EOFError from error
 

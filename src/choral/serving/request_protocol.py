@@ -20,7 +20,7 @@ from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
 
 LENGTH_BYTES = 4
 MAX_MESSAGE_BYTES = 2**28  # a process that was taken over may send anything; ten hours with words are 30 MB
-READ_BYTES = 256 * 1024
+READ_BYTES = 128 * 1024
 
 MessageKind = Literal["ready", "alive", "fetched", "opened", "segments", "progressed", "finished", "failed"]
 ProcessMessage = list[Any]  # its kind, the number of the request, and the values
@@ -157,7 +157,7 @@ class FrameReader:
     def __init__(self) -> None:
         self._data = bytearray()
 
-    def feed(self, data: bytes) -> Iterator[ProcessMessage]:
+    def feed(self, data: bytes | memoryview) -> Iterator[ProcessMessage]:
         self._data += data
         start, n_data = 0, len(self._data)
         while n_data - start >= LENGTH_BYTES:
