@@ -11,13 +11,14 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 import pytest
 
 import choral
 from choral.errors import ChoralError, EngineError, NotAudio
-from choral.serving import request_dispatcher
+from choral.serving import connected_process, request_dispatcher
 from choral.serving.engine_server import EngineServer
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.request_pool import RequestBacklog, RequestPool
@@ -73,18 +74,15 @@ def test_crashing_file_fails_alone(make_pool: Callable[..., RequestPool], tones:
     wait_until(lambda: pool.backlog == EMPTY)
 
 
-def test_killed_process_costs_no_request(
-    make_pool: Callable[..., RequestPool], model: choral.Model, speech_clips: list[Path], tmp_path: Path
-) -> None:
+def test_killed_process_costs_no_request(make_pool: Callable[..., RequestPool], model: choral.Model, jfk: Path) -> None:
     """Killed while four requests run in it: all finish right, and each segment is reported once."""
     pool = make_pool(roots=None)
-    talk = [choral.Recording.open(path) for path in speech_clips]
-    expected = [model.transcribe(recording) for recording in talk[:4]]
-    requests = [Followed(pool, recording) for recording in talk[:4]]
+    transcript = model.transcribe(jfk)
+    requests = [Followed(pool, jfk) for _ in range(4)]
     wait_until(lambda: pool.backlog.transcribing == 4)
     (pid,) = pool.pids
     os.kill(pid, signal.SIGKILL)
-    for request, transcript in zip(requests, expected, strict=True):
+    for request in requests:
         assert shape_of(request.result()) == shape_of(transcript)
         assert [segment.text for segment in request.segments] == [segment.text for segment in transcript.segments]
         assert len(request.opened) == 1
@@ -95,7 +93,7 @@ def test_killed_process_costs_no_request(
 def test_segments_are_reported_once_across_a_kill(
     make_pool: Callable[..., RequestPool], model: choral.Model, speech_clips: list[Path]
 ) -> None:
-    samples = np.concatenate([read_clip(path) for path in speech_clips] * 3)
+    samples = np.concatenate([read_clip(path) for path in speech_clips] * 2)
     options = TranscribeOptions(temperature=0.0)
     pool = make_pool()
     request = Followed(pool, samples, options)
@@ -213,6 +211,8 @@ def test_no_descriptor_leaks(
     (crash,) = files(tmp_path, tones, "segfault")
 
     def work() -> int:
+        for request in [Followed(pool, wav(tones), SHORT) for _ in range(8)]:  # four of them wait
+            request.cancel()
         for audio in (wav(tones), tones, url, tmp_path / "no.wav", b"nothing", crash, wav(tones)):
             with contextlib.suppress(ChoralError):
                 Followed(pool, audio, SHORT).result()
@@ -230,11 +230,31 @@ def test_process_that_cannot_start_fails_its_requests(engine_server: EngineServe
         Followed(pool, wav(tones)).result()
 
 
-@pytest.mark.parametrize("name", ["hang", "uninterruptible"])
-def test_processes_die_with_their_parent(tmp_path: Path, tones: Int16Samples, tiny_en_pt: Path, name: str) -> None:
-    (path,) = files(tmp_path, tones, name)
+def test_no_memory_for_a_process(
+    make_pool: Callable[..., RequestPool], tones: Int16Samples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first process cannot be started: its request fails. A second one cannot: the first does the work."""
+    pool = make_pool(n_processes=2)
+    start = connected_process.start_child
+
+    def refuse(*_: object) -> NoReturn:
+        raise EngineError("no memory")
+
+    monkeypatch.setattr(connected_process, "start_child", refuse)
+    with pytest.raises(EngineError, match="could not start a request process: no memory"):
+        Followed(pool, wav(tones), SHORT).result()
+    monkeypatch.setattr(connected_process, "start_child", start)
+    Followed(pool, wav(tones), SHORT).result()
+    monkeypatch.setattr(connected_process, "start_child", refuse)
+    for request in [Followed(pool, wav(tones), SHORT) for _ in range(6)]:
+        request.result()
+    assert len(pool.pids) == 1
+
+
+def test_processes_die_with_their_parent(tmp_path: Path, tones: Int16Samples, tiny_en_pt: Path) -> None:
+    hang, uninterruptible = files(tmp_path, tones, "hang", "uninterruptible")
     code = (
-        "import sys, threading; sys.path[:0] = sys.argv[3:]\n"
+        "import sys, threading; sys.path.insert(0, sys.argv[4])\n"
         "import choral\n"
         "from choral.serving.engine_server import EngineServer\n"
         "from choral.serving.pool_settings import PoolSettings\n"
@@ -242,19 +262,20 @@ def test_processes_die_with_their_parent(tmp_path: Path, tones: Int16Samples, ti
         "from request_faults import decode_with_faults\n"
         "from request_helpers import Followed\n"
         "server = EngineServer(choral.load(sys.argv[1], device='cpu').transcriber)\n"
-        "pool = RequestPool(server.add_client, PoolSettings(n_processes=1, n_requests=1), decode=decode_with_faults)\n"
-        "Followed(pool, sys.argv[2])\n"
-        "while not pool.backlog.decoding: threading.Event().wait(0.01)\n"
+        "pool = RequestPool(server.add_client, PoolSettings(n_processes=2, n_requests=1), decode=decode_with_faults)\n"
+        "requests = [Followed(pool, path) for path in sys.argv[2:4]]\n"
+        "while pool.backlog.decoding < 2: threading.Event().wait(0.01)\n"
         "print('ready', flush=True)\n"
         "threading.Event().wait()\n"
     )
     here = Path(__file__).parent
-    command = [sys.executable, "-c", code, str(tiny_en_pt), str(path), str(here)]
+    command = [sys.executable, "-c", code, str(tiny_en_pt), str(hang), str(uninterruptible), str(here)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         assert parent.stdout.readline() == b"ready\n"
-        (child,) = children_of(parent.pid)
+        pids = children_of(parent.pid)
+        assert len(pids) == 2
         time.sleep(1.0)  # into the hang
-        assert is_alive(child)
+        assert all(map(is_alive, pids))
         parent.kill()
-    wait_until(lambda: not is_alive(child), 5)
+    wait_until(lambda: not any(map(is_alive, pids)), 5)

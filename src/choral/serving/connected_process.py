@@ -60,7 +60,13 @@ class ConnectedProcess:
         finally:
             child_channel.close()
             child_engine_end.close()
-        add_client(engine_end)
+        try:
+            add_client(engine_end)
+        except BaseException:
+            self._process.kill()
+            self._process.wait()
+            self._channel.close()
+            raise
         self._selector, self._interest = selector, selectors.EVENT_READ
         selector.register(self._channel, self._interest, self)
         self.send(encode_config(config))

@@ -54,11 +54,11 @@ class PooledRequest:
         self.must_run_alone = False  # suspected of crashing its process
         self.is_done = False  # its last event has been reported
         self.cancelled_s: float | None = None
-        self.duration_s = 0.0
         self.on_cancel: Callable[[PooledRequest], None] = lambda request: None
         self.on_end: Callable[[PooledRequest], None] = lambda request: None
         self._on_event = on_event
         self._segments: list[Segment] = []  # of this run
+        self._is_opened = False  # has been reported
         self._n_reported = 0  # segments, of all runs
         self._reported_s = 0.0  # progress, of all runs
 
@@ -100,8 +100,8 @@ class PooledRequest:
                 self.enter("decoding")
             case ["opened", _, duration_s, fetch_s, decode_s]:
                 self.enter("transcribing")
-                if not self.duration_s:
-                    self.duration_s = duration_s
+                if not self._is_opened:
+                    self._is_opened = True
                     self._report(AudioOpened(duration_s, fetch_s, decode_s))
             case ["segments", _, values]:
                 self._add_segment(decode_segment(values))

@@ -26,7 +26,8 @@ from choral.serving.request_run import decode_timeout, out_of_memory
 log = logging.getLogger("choral.serving")
 MAX_REQUESTS_PER_PROCESS = 2_000
 MAX_START_FAILURES = 3  # in a row, of processes that end before they are ready
-HANG_GRACE_S = 3.0  # for a request to notice itself that it was cancelled, or that decoding took too long
+HANG_GRACE_S = 3.0  # for a decoder to notice its timeout itself
+CANCEL_GRACE_S = 5.0  # for a request to notice that it was cancelled
 SILENT_S, MAX_SILENT_S, MAX_START_S = 5.0, 30.0, 120.0  # a process that does not answer: ask, kill; while it starts
 
 
@@ -46,7 +47,9 @@ class RequestDispatcher:
         if request.is_done:
             return
         request.end_cancelled()
-        if request.process is not None:  # it is forgotten when the process says that it has ended
+        if request.process is None:
+            request.shared.close()
+        else:  # it is forgotten when the process says that it has ended
             request.process.cancel(request)
 
     def dispatch(self) -> None:
@@ -77,11 +80,14 @@ class RequestDispatcher:
         now_s = time.monotonic()
         for process in [each for each in self.processes if each.requests]:
             silent_s = now_s - process.heard_s
+            if not process.is_ready:
+                if silent_s > MAX_START_S:
+                    process.kill()
+                continue
             late = [(each, late_s) for each in process.requests.values() if (late_s := self._late_s(each, now_s)) > 0]
-            if any(late_s > HANG_GRACE_S for _, late_s in late):
-                self._fail_stuck(process, [each for each, late_s in late if late_s > HANG_GRACE_S], silent_s)
-                process.kill()
-            elif silent_s > (MAX_SILENT_S if process.is_ready else MAX_START_S):
+            if stuck := [each for each, late_s in late if late_s > HANG_GRACE_S]:
+                self._fail_stuck(process, stuck, silent_s)
+            if stuck or silent_s > MAX_SILENT_S:
                 process.kill()
             elif late or silent_s > SILENT_S:
                 process.ask_alive()
@@ -103,15 +109,26 @@ class RequestDispatcher:
         """The least loaded process with room in this lane; None: of any load, for a download."""
         usable = [each for each in self.processes if not each.is_retiring and not each.is_for_suspects]
         if len(usable) < self._settings.n_processes and all(each.requests for each in usable):
-            usable.append(self._start())
+            usable += self._try_start(is_needed=not usable)
         if client_waits is not None:
             usable = [each for each in usable if each.n_running(client_waits) < self._settings.n_requests]
         return min(usable, key=lambda each: (not each.is_ready, len(each.requests)), default=None)
 
-    def _start(self) -> ConnectedProcess:
-        process = self._start_process()
-        self.processes.append(process)
-        return process
+    def _try_start(self, is_needed: bool) -> list[ConnectedProcess]:
+        """A new process, if there are memory and descriptors for one; if it `is_needed`, what waits for it fails."""
+        try:
+            self.processes.append(self._start_process())
+        except (EngineError, OSError) as error:
+            if is_needed:
+                self._fail_waiting(EngineError(f"could not start a request process: {error}"))
+            return []
+        return self.processes[-1:]
+
+    def _fail_waiting(self, error: EngineError) -> None:
+        for lane in self._lanes.values():
+            for request in (*lane.local, *lane.remote, *self._suspects):
+                request.fail(error)
+                request.shared.close()
 
     def _send(self, process: ConnectedProcess, request: PooledRequest, phase: Any) -> None:
         request.enter(phase)
@@ -120,17 +137,19 @@ class RequestDispatcher:
         process.is_retiring = process.is_retiring or process.n_started >= MAX_REQUESTS_PER_PROCESS
 
     def _dispatch_suspect(self) -> None:
-        process = next((each for each in self.processes if each.is_for_suspects), None)
+        """One at a time, in a process that has nothing else, and ends when there are no more of them."""
+        found = [each for each in self.processes if each.is_for_suspects]
         while self._suspects and self._suspects[0].is_done:
             self._forget(self._suspects.popleft())
+        if any(process.requests for process in found):
+            return
         if not self._suspects:
-            if process is not None and not process.requests:
+            for process in found:
                 self._remove(process)
-        elif process is None or not process.requests:
-            if process is None:
-                process = self._start()
-                process.is_for_suspects = True
-            self._send(process, self._suspects.popleft(), "decoding")
+        for process in found or self._try_start(is_needed=True) if self._suspects else []:
+            process.is_for_suspects = True
+            request = self._suspects.popleft()
+            self._send(process, request, "decoding" if request.host is None else "fetching")
 
     def _remove(self, process: ConnectedProcess) -> None:
         self.processes.remove(process)
@@ -147,8 +166,10 @@ class RequestDispatcher:
         elif message[0] != "alive" and message[1] in process.requests:
             request = process.requests[message[1]]
             if message[0] == "failed":
+                if message[2] == "memory":  # what its libraries did without memory is unknown
+                    process.is_retiring = True
                 self._leave(process, request)
-                self._fail(process, request, message[2], message[3:])
+                self._fail(request, message[2], message[3:])
                 return
             request.apply(message)
             if message[0] == "fetched":
@@ -157,9 +178,8 @@ class RequestDispatcher:
                 self._leave(process, request)
                 self._forget(request)
 
-    def _fail(self, process: ConnectedProcess, request: PooledRequest, how: str, details: list[Any]) -> None:
+    def _fail(self, request: PooledRequest, how: str, details: list[Any]) -> None:
         if how == "memory":
-            process.is_retiring = True  # what its libraries did without memory is unknown
             if not request.must_run_alone and request.shared.can_rerun and not request.is_done:
                 self._run_alone(request)
                 return
@@ -220,6 +240,7 @@ class RequestDispatcher:
         self._run_again(verdict.innocent)
 
     def _run_alone(self, request: PooledRequest) -> None:
+        self._lanes[request.client_waits].end_fetch(request)
         request.run_again()
         request.must_run_alone = True
         self._suspects.append(request)
@@ -229,7 +250,10 @@ class RequestDispatcher:
             lane = self._lanes[request.client_waits]
             lane.end_fetch(request)
             request.run_again()
-            if request.host is None:
+            if not request.shared.can_rerun:
+                request.fail(EngineError(f"the process that read {request.name} has ended: give it again"))
+                self._forget(request)
+            elif request.host is None:
                 lane.local.appendleft(request)
             else:
                 lane.add(request)
@@ -237,8 +261,8 @@ class RequestDispatcher:
     def _late_s(self, request: PooledRequest, now_s: float) -> float:
         """For how long it has been expected to end: it was cancelled, or decoding takes longer than it may."""
         if request.cancelled_s is not None:
-            return now_s - request.cancelled_s
-        if request.phase != "decoding" or request.process is None or not request.process.is_ready:
+            return now_s - max(request.cancelled_s, request.phase_s) - CANCEL_GRACE_S
+        if request.phase != "decoding":
             return 0.0
         return now_s - request.phase_s - self._settings.limits.max_decode_s(request.client_waits)
 
