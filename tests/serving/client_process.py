@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from choral.audio.recording import Recording
+from choral.engine.window import Caller
 from choral.longform.transcriber import Transcriber, detect_language
 from choral.serving.engine_client import connect
-from choral.serving.engine_server import EngineServer
 from choral.types import TranscribeOptions
+from fake_runner import window
 
 
 def everything(transcriber: Transcriber, audio: str, options: list[dict[str, Any]]) -> Any:
@@ -31,14 +33,31 @@ def everything(transcriber: Transcriber, audio: str, options: list[dict[str, Any
     return {"transcripts": transcripts, "languages": languages, "has_torch": "torch" in sys.modules}
 
 
+def decode_many(transcriber: Transcriber, numbers: list[int]) -> Any:
+    """The number of tokens of each window."""
+    caller = Caller()
+    pending = [transcriber.engine.submit(window(number), caller) for number in numbers]
+    return [len(each.result().tokens) for each in pending]
+
+
+def decode_forever(transcriber: Transcriber, numbers: list[int]) -> Any:
+    """Prints a line when the windows were submitted."""
+    pending = [transcriber.engine.submit(window(number)) for number in numbers]
+    print(flush=True)
+    return [len(each.result().tokens) for each in pending]
+
+
 @contextlib.contextmanager
-def client_process(server: EngineServer, action: str, *arguments: Any) -> Iterator[subprocess.Popen[str]]:
-    """A process that connects to the server, runs a function of this module, and prints its result as JSON."""
+def client_process(
+    add_client: Callable[[socket.socket], None], action: str, *arguments: Any
+) -> Iterator[subprocess.Popen[str]]:
+    """A process that connects to an engine's server, runs a function of this module, and prints its result as JSON."""
     ours, theirs = socket.socketpair()
     with theirs:
         command = [sys.executable, str(Path(__file__)), json.dumps([action, *arguments])]
-        process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, text=True)
-    server.add_client(ours)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        process = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, text=True, env=environment)
+    add_client(ours)
     try:
         yield process
     finally:

@@ -56,7 +56,7 @@ _RANGES = {
 
 HELLO = struct.Struct("<I")  # slots of the arena; its descriptor comes with this
 SLOT = struct.Struct("<I")
-_SUBMIT = struct.Struct("<IIIIdBB32s")
+_SUBMIT = struct.Struct("<IIIId32sBBI")
 _DECODED = struct.Struct("<ddIB")
 _ALIGNED = struct.Struct("<IIIII")
 _TIMES = struct.Struct("<II")
@@ -138,46 +138,71 @@ class SubmittedWindow:
 def encode_window(window: Window[Any], caller: int, priority: Priority) -> bytes:
     """The message without the slot, which comes first."""
     audio, params = window.audio, window.params
+    fields, tokens = [], array("i")
+    for value in vars(params).values():
+        is_tokens = type(value) is tuple
+        fields.append(len(value) if is_tokens else value)
+        if is_tokens:
+            tokens.extend(value)
+    text = json.dumps(fields).encode()
     head = _SUBMIT.pack(
         caller,
         audio.samples.size,
         audio.lead,
         audio.n_mel_frames,
         math.nan if audio.mel_peak is None else audio.mel_peak,
+        audio.key,
         PRIORITIES.index(priority),
         PARAMS.index(type(params)),
-        audio.key,
+        len(text),
     )
-    return head + json.dumps(vars(params)).encode()
+    return head + text + tokens.tobytes()
 
 
 def decode_window(body: Body) -> SubmittedWindow:
     """Raises `ProtocolError` for values that no client of ours sends."""
     try:
         (slot,) = SLOT.unpack_from(body)
-        caller, n_samples, lead, n_mel_frames, mel_peak, priority, kind, key = _SUBMIT.unpack_from(body, SLOT.size)
-        params = _decode_params(kind, bytes(body[SLOT.size + _SUBMIT.size :]))
+        start = SLOT.size + _SUBMIT.size
+        *audio, mel_peak, key, priority, kind, n_text = _SUBMIT.unpack_from(body, SLOT.size)
+        caller, n_samples, lead, n_mel_frames = audio
+        params = _decode_params(kind, bytes(body[start : start + n_text]), memoryview(body)[start + n_text :].cast("i"))
         if lead > n_samples or n_mel_frames > WINDOW_MEL_FRAMES or math.isinf(mel_peak):
             raise ValueError("the window is not part of a recording")
         peak = None if math.isnan(mel_peak) else mel_peak
         return SubmittedWindow(slot, caller, n_samples, lead, n_mel_frames, peak, PRIORITIES[priority], key, params)
-    except (struct.error, ValueError, TypeError, IndexError, RecursionError, errors.UsageError) as error:
+    except (struct.error, ValueError, TypeError, IndexError, RecursionError) as error:
         raise ProtocolError(f"a malformed window: {error}") from error
 
 
-@lru_cache(maxsize=256)  # most windows have the same parameters as others; a prompt is what differs
-def _decode_params(kind: int, text: bytes) -> Params[Any]:
-    fields = {
-        name: tuple(value) if type(value) is list else value for name, value in _JSON.decode(text.decode()).items()
-    }
-    accepted = _ACCEPTED_TYPES[kind]
-    for name, value in fields.items():
+def _decode_params(kind: int, text: bytes, tokens: memoryview) -> Params[Any]:
+    fields, token_counts = _decode_fields(kind, text)
+    values, start = dict(fields), 0
+    for name, n_tokens in token_counts.items():
+        values[name] = tuple(tokens[start : start + n_tokens])
+        start += n_tokens
+    if start != len(tokens):
+        raise ValueError("tokens are missing")
+    return PARAMS[kind](**values)
+
+
+@lru_cache(maxsize=256)  # windows differ in their tokens, and little in the rest
+def _decode_fields(kind: int, text: bytes) -> tuple[dict[str, Any], dict[str, int]]:
+    """The checked fields of parameters, and of those that are tokens, how many. The runner checks texts and tokens."""
+    fields = dict(zip(_FIELD_TYPES[kind], _JSON.decode(text.decode()), strict=True))
+    token_counts = {}
+    for name, accepted in _FIELD_TYPES[kind].items():
+        value = fields[name]
         low, high = _RANGES.get(name, (-math.inf, math.inf))
-        if type(value) not in accepted[name] or (type(value) is tuple and not set(map(type, value)) <= {int}):
+        if type(value) not in accepted:
             raise TypeError(f"{name} is a {type(value).__name__}")
-        if isinstance(value, int | float) and not low <= value <= high:
+        if type(value) in (int, float) and not low <= value <= high:
             raise ValueError(f"{name} is out of range")
-    return PARAMS[kind](**fields)
+        if tuple in accepted:
+            token_counts[name] = fields.pop(name)
+            if token_counts[name] < 0:
+                raise ValueError(f"{name} has a negative length")
+    return fields, token_counts
 
 
 def _refuse_constant(name: str) -> Any:
@@ -187,17 +212,18 @@ def _refuse_constant(name: str) -> Any:
 _JSON = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
-def _accepted_types(kind: type[Params[Any]]) -> dict[str, set[type]]:
-    """The types of each field's values; tuples are of integers. What a text or a token may be, the runner checks."""
-    accepted = {}
+def _field_types(kind: type[Params[Any]]) -> dict[str, set[type]]:
+    """The types that a field may have in JSON: an integer may stand for a float, and for tokens their number."""
+    types: dict[str, set[type]] = {}
     for name, hint in get_type_hints(kind).items():
         members = [get_origin(member) or member for member in union_members(hint)]
-        types = {str if member is Literal else member for member in members}
-        accepted[name] = types | {int} if float in types else types
-    return accepted
+        types[name] = {str if member is Literal else member for member in members}
+        if types[name] & {float, tuple}:
+            types[name].add(int)
+    return types
 
 
-_ACCEPTED_TYPES = tuple(map(_accepted_types, PARAMS))
+_FIELD_TYPES = tuple(map(_field_types, PARAMS))
 
 
 def decode_number(body: Body) -> int:
@@ -258,11 +284,13 @@ def encode_error(error: BaseException) -> bytes:
 
 
 def decode_error(body: Body) -> BaseException:
-    """The same typed error; what is none of ours, a bug, comes back as `WindowFailed`."""
     name, text = json.loads(bytes(body))
-    if name == CancelledError.__name__:
-        return CancelledError()
+    return CancelledError() if name == CancelledError.__name__ else error_from_name(name, text)
+
+
+def error_from_name(name: str, text: str) -> errors.ChoralError:
+    """The same typed error; what is none of ours, a bug, comes back as `WindowFailed`."""
     kind = getattr(errors, name, None)
     if isinstance(kind, type) and issubclass(kind, errors.ChoralError):
         return kind(text)
-    return errors.WindowFailed(f"the engine failed on this window: {name}: {text}")
+    return errors.WindowFailed(f"the engine failed: {name}: {text}")

@@ -91,7 +91,7 @@ class MessageSocket:
                 n_sent = self._socket.sendmsg(list(islice(self._outbox, MAX_BUFFERS)))
             except BlockingIOError:
                 return
-            except OSError:
+            except ConnectionError:
                 self._outbox.clear()
                 self.n_unsent_bytes = 0
                 return
