@@ -40,7 +40,7 @@ def runner() -> FakeRunner:
 
 @pytest.fixture
 def engine(runner: FakeRunner) -> Iterator[Engine]:
-    with contextlib.closing(engine_on(runner, queue_limit=4)) as engine:
+    with contextlib.closing(engine_on(runner)) as engine:
         yield engine
 
 
@@ -133,17 +133,22 @@ def test_callers_keep_their_identity_and_priority(
     assert not served._callers
 
 
-def test_new_caller_is_refused_when_the_queue_is_full(client: EngineClient, runner: FakeRunner) -> None:
+def test_new_caller_is_refused_when_the_queue_is_full(runner: FakeRunner) -> None:
     runner.on_call = gate = Gate("encode")
     known = Caller()
-    pending = [client.submit(window(0), known)]
-    assert gate.is_reached.wait(SOON_S)
-    pending += [client.submit(window(number)) for number in range(1, 5)]
-    with pytest.raises(QueueFull, match="4 windows of 30 s are waiting already"):
-        client.submit(window(5)).result(SOON_S)
-    pending += [client.submit(window(number), known) for number in range(6, 9)]
-    gate.is_open.set()
-    assert [len(each.result(SOON_S).tokens) for each in pending] == [3] * 8
+    with (
+        contextlib.closing(engine_on(runner, queue_limit=4)) as engine,
+        contextlib.closing(EngineServer(transcriber_on(engine))) as server,
+        client_of(server) as client,
+    ):
+        pending = [client.submit(window(0), known)]
+        assert gate.is_reached.wait(SOON_S)
+        pending += [client.submit(window(number)) for number in range(1, 5)]
+        with pytest.raises(QueueFull, match="4 windows of 30 s are waiting already"):
+            client.submit(window(5)).result(SOON_S)
+        pending += [client.submit(window(number), known) for number in range(6, 9)]
+        gate.is_open.set()
+        assert [len(each.result(SOON_S).tokens) for each in pending] == [3] * 8
 
 
 def test_cancelled_window_leaves_before_the_next_step(client: EngineClient, engine: Engine, runner: FakeRunner) -> None:

@@ -56,16 +56,16 @@ def serve(control: socket.socket, server: EngineServer) -> None:
         match received:
             case ["client"], [fd]:
                 server.add_client(socket.socket(fileno=fd))
-            case ["drain", timeout_s], []:
-                threading.Thread(target=drain, args=(control, server.engine, timeout_s), daemon=True).start()
+            case ["drain", number, timeout_s], []:
+                threading.Thread(target=drain, args=(control, server.engine, number, timeout_s), daemon=True).start()
             case other:
                 raise TypeError(f"unknown packet: {other!r}")
 
 
-def drain(control: socket.socket, engine: AnyEngine, timeout_s: float | None) -> None:
+def drain(control: socket.socket, engine: AnyEngine, number: int, timeout_s: float | None) -> None:
     is_drained = engine.drain(timeout_s)
     with contextlib.suppress(OSError):  # the parent does not wait any more
-        send_packet(control, "drained", is_drained)
+        send_packet(control, "drained", number, is_drained)
 
 
 class DownloadReporter:

@@ -17,6 +17,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from itertools import count
 from typing import Any
 
 from choral import api
@@ -55,12 +56,13 @@ class EngineProcess:
         fields = dataclasses.asdict(settings or EngineSettings())
         self._arguments = [f"{load.__module__}:{load.__qualname__}", model, fields, log_format]
         self._on_download, self._on_exit = on_download, on_exit
+        self._drain_numbers = count()
         self._start()
 
     def _start(self) -> None:
         self._control, child_control = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._loaded: Future[None] = Future()
-        self._drained: Future[bool] = Future()
+        self._drains: dict[int, Future[bool]] = {}  # by number: a reply may come when nobody waits for it any more
         self._failure: str | None = "the model is being loaded"
         self._is_closing = False
         started: Future[subprocess.Popen[bytes]] = Future()
@@ -99,10 +101,10 @@ class EngineProcess:
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Refuse new windows and wait for those submitted; False when the time ran out first, or the process ended."""
-        self._drained = Future()
+        drained = self._drains[number := next(self._drain_numbers)] = Future()
         try:
-            send_packet(self._control, "drain", timeout_s)
-            return self._drained.result(timeout_s)
+            send_packet(self._control, "drain", number, timeout_s)
+            return drained.result(timeout_s)
         except (OSError, TimeoutError, EngineClosed):
             return False
 
@@ -150,8 +152,8 @@ class EngineProcess:
             case ["failed", name, text]:
                 self._failure = text
                 self._loaded.set_exception(error_from_name(name, text))
-            case ["drained", is_drained]:
-                self._drained.set_result(is_drained)
+            case ["drained", number, is_drained]:
+                self._drains.pop(number).set_result(is_drained)
             case _:
                 raise TypeError(f"unknown packet: {message!r}")
 
@@ -159,7 +161,8 @@ class EngineProcess:
         code = signal.Signals(-returncode).name if returncode < 0 else f"exit code {returncode}"
         reason = "the engine's process was closed" if self._is_closing else f"the engine's process has ended ({code})"
         self._failure = self._failure if self._loaded.done() and self._loaded.exception() else reason
-        for future in (self._loaded, self._drained):
+        futures: list[Future[Any]] = [self._loaded, *self._drains.values()]
+        for future in futures:
             if not future.done():
                 future.set_exception(EngineClosed(reason))
         if self._on_exit is not None and not self._is_closing:
