@@ -13,13 +13,10 @@ from choral.audio.recording import Recording
 from choral.config import ComputeType, EngineName, EngineSettings
 from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import EngineStats
-from choral.engine.factory import make_engine, pick_engine
 from choral.errors import UsageError
 from choral.longform.align import align
+from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.transcriber import OnProgress, Transcriber, Transcription, detect_language
-from choral.model.store import ModelStore, default_model
-from choral.model.tokenizer import Tokenizer
-from choral.model.weights import open_checkpoint
 from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
@@ -30,8 +27,6 @@ if TYPE_CHECKING:
 # Concurrent requests per device: a long file has one window in the engine at a time, so the number of slots sets it,
 # plus a few because some requests are always between two windows.
 EXTRA_REQUESTS, MAX_REQUESTS = 8, 64
-
-OnDownload = Callable[[int, int | None], None]
 
 
 def load(
@@ -55,12 +50,9 @@ def load(
         settings = named
     elif named != EngineSettings():
         raise UsageError("pass either settings=, or engine=, device=, compute_type= and threads=, not both")
-    runner = pick_engine(settings)
-    name = str(model) if model is not None else default_model(cuda=runner == "torch" and uses_cuda(settings))
-    checkpoint = open_checkpoint(ModelStore().resolve(name, on_progress=on_download))
-    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
-    loaded = make_engine(checkpoint, tokenizer, settings)
-    return Model(name, loaded, Transcriber(loaded, tokenizer, checkpoint.dims))
+    name = str(model) if model is not None else default_name(settings)
+    transcriber = load_transcriber(name, settings, on_download)
+    return Model(name, transcriber.engine, transcriber)
 
 
 def load_with(
@@ -287,11 +279,3 @@ class Model:
 
 def _count(inputs: Iterable[Any]) -> int | None:
     return len(inputs) if isinstance(inputs, Sized) else None
-
-
-def uses_cuda(settings: EngineSettings) -> bool:
-    if (settings.devices or settings.device) == "cpu":
-        return False
-    import torch
-
-    return torch.cuda.is_available()

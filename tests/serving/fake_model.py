@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
-from choral.api import Model
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.errors import UsageError
+from choral.longform.load_transcriber import OnDownload
 from choral.longform.transcriber import Transcriber
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -23,7 +22,7 @@ def transcriber_on(engine: Engine) -> Transcriber:
     return Transcriber(engine, Tokenizer.for_checkpoint(DIMS), DIMS)
 
 
-def load_fake(model: str | None, *, settings: EngineSettings, on_download: Any) -> Model:
+def load_fake(model: str, settings: EngineSettings, on_download: OnDownload) -> Transcriber:
     """For an engine process: windows 100 to 199 never end; the name of the model chooses a fault."""
     if model == "missing":
         raise UsageError("there is no such fake")
@@ -31,8 +30,7 @@ def load_fake(model: str | None, *, settings: EngineSettings, on_download: Any) 
     runner = FakeRunner(
         plans={number: Plan(ENDLESS) for number in range(100, 200)}, on_call=lambda _: time.sleep(0.001)
     )
-    engine = Engine(runner, settings)
-    return Model("fake", engine, transcriber_on(engine))
+    return transcriber_on(Engine(runner, settings))
 
 
 def wait_for(is_true: Callable[[], object]) -> None:

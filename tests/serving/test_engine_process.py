@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from choral.config import EngineSettings
 from choral.errors import EngineClosed, UsageError
 from choral.serving.engine_client import LOST
 from choral.serving.engine_process import EngineProcess
@@ -23,7 +24,13 @@ def test_killed_engine_fails_its_windows_and_a_restarted_one_serves_again() -> N
     reasons: list[str] = []
     downloads: list[tuple[int, int | None]] = []
     with contextlib.closing(
-        EngineProcess(load=load_fake, on_exit=reasons.append, on_download=lambda *progress: downloads.append(progress))
+        EngineProcess(
+            "fake",
+            EngineSettings(),
+            on_exit=reasons.append,
+            on_download=lambda *progress: downloads.append(progress),
+            load=load_fake,
+        )
     ) as process:
         clients = [process.connect().engine for _ in range(2)]
         process.wait_until_ready(SOON_S)
@@ -57,7 +64,7 @@ def test_killed_engine_fails_its_windows_and_a_restarted_one_serves_again() -> N
 
 
 def test_model_that_cannot_be_loaded_raises_its_own_error() -> None:
-    with contextlib.closing(EngineProcess("missing", load=load_fake)) as process:
+    with contextlib.closing(EngineProcess("missing", EngineSettings(), load=load_fake)) as process:
         with pytest.raises(UsageError, match=r"^there is no such fake$"):
             process.wait_until_ready(SOON_S)
         with pytest.raises(EngineClosed):
@@ -68,9 +75,10 @@ def test_model_that_cannot_be_loaded_raises_its_own_error() -> None:
 def test_engine_dies_with_its_parent() -> None:
     code = (
         "import sys, time\n"
+        "from choral.config import EngineSettings\n"
         "from choral.serving.engine_process import EngineProcess\n"
         "from fake_model import load_fake\n"
-        "process = EngineProcess(load=load_fake)\n"
+        "process = EngineProcess('fake', EngineSettings(), load=load_fake)\n"
         "process.wait_until_ready()\n"
         "print(process.pid, flush=True)\n"
         "time.sleep(600)\n"

@@ -63,7 +63,7 @@ def make_null_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: Eng
 
 
 if __name__ == "__main__":
-    from choral import api
+    from choral.longform import load_transcriber
 
-    api.make_engine = make_null_engine  # type: ignore[attr-defined]
+    load_transcriber.make_engine = make_null_engine  # type: ignore[attr-defined]
     runpy.run_module("choral", run_name="__main__")

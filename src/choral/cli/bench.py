@@ -106,7 +106,7 @@ def read_workload(sources: Sequence[str]) -> Workload:
 
 
 def pick_device(settings: EngineSettings) -> str:
-    from choral.api import uses_cuda
+    from choral.longform.load_transcriber import uses_cuda
 
     if settings.device != "auto":
         return settings.device

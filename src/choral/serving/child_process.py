@@ -1,7 +1,7 @@
 """Processes of Choral's own: started with the parent's module path, and hardened from inside.
 
-A child dies with its parent, even after `kill -9`; ignores the signals that stop a service, because the parent decides
-what is finished; and is the first candidate of the OOM killer.
+A child dies with its parent, even after `kill -9`, and ignores the signals that stop a service, because the parent
+decides what is finished. A child that parses media is the first candidate of the OOM killer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,30 +25,37 @@ _START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from choral.serving import {module}; {module}.main(*json.loads(sys.argv[2]))"
 )
-_ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = "500"  # of 1,000: killed before the parent, which holds everyone's work
 
 
-def start_child(module: str, arguments: Sequence[Any], stdin: int, fds: Sequence[int]) -> subprocess.Popen[bytes]:
+def start_child(
+    module: str,
+    arguments: Sequence[Any],
+    stdin: int,
+    fds: Sequence[int] = (),
+    environment: Mapping[str, str] = ONE_THREAD,
+) -> subprocess.Popen[bytes]:
     """Run `main(*arguments)` of a module of this package. Call it on a thread that lives as long as the child:
 
     Linux kills the child when the thread that started it ends.
     """
     command = [sys.executable, "-P", "-c", _START.format(module=module), json.dumps(sys.path), json.dumps(arguments)]
-    environment = {**os.environ, **_ONE_THREAD}
+    variables = {**os.environ, **environment}
     try:
-        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, env=environment, pass_fds=tuple(fds))
+        return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, env=variables, pass_fds=tuple(fds))
     except OSError as error:
         raise EngineError(f"could not start a process ({error.strerror}): free some memory") from error
 
 
-def harden(parent_pid: int) -> None:
+def harden(parent_pid: int, *, is_expendable: bool = True) -> None:
     """Call it first in the child."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        with contextlib.suppress(OSError):
-            Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
+        if is_expendable:
+            with contextlib.suppress(OSError):
+                Path("/proc/self/oom_score_adj").write_text(_OOM_SCORE)
     if os.getppid() != parent_pid:  # the parent died before the prctl call
         sys.exit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

@@ -7,45 +7,44 @@ the connection to end it.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import pkgutil
-import signal
 import socket
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from choral.common.logs import LogFormat, configure_logging
 from choral.config import EngineSettings
 from choral.engine.any_engine import AnyEngine
 from choral.errors import ChoralError
+from choral.longform.load_transcriber import OnDownload
+from choral.longform.transcriber import Transcriber
+from choral.serving.child_process import harden
 from choral.serving.engine_server import EngineServer
 
 MAX_PACKET_BYTES = 2**16
 PROGRESS_INTERVAL_S = 0.1
-_PR_SET_PDEATHSIG = 1
+
+LoadFunction = Callable[[str, EngineSettings, OnDownload], Transcriber]
 
 
-def main(
-    parent_pid: int, load_name: str, model: str | None, settings: dict[str, Any], log_format: LogFormat | None
-) -> None:
+def main(parent_pid: int, load_name: str, model: str, settings: dict[str, Any], log_format: LogFormat | None) -> None:
     """Standard input is the connection to the parent."""
-    _die_with(parent_pid)
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)
+    harden(parent_pid, is_expendable=False)
     if log_format is not None:
         configure_logging(log_format)
     with socket.socket(fileno=os.dup(sys.stdin.fileno())) as control:
         try:
-            load = pkgutil.resolve_name(load_name)
-            loaded = load(model, settings=EngineSettings(**settings), on_download=DownloadReporter(control))
+            load: LoadFunction = pkgutil.resolve_name(load_name)
+            transcriber = load(model, EngineSettings(**settings), DownloadReporter(control))
         except ChoralError as error:
             send_packet(control, "failed", type(error).__name__, str(error))
             return
-        with loaded, contextlib.closing(EngineServer(loaded.transcriber)) as server:
+        with contextlib.closing(transcriber.engine), contextlib.closing(EngineServer(transcriber)) as server:
             send_packet(control, "ready")
             serve(control, server)
 
@@ -93,10 +92,3 @@ def receive_packet(control: socket.socket) -> tuple[list[Any], list[int]] | None
     except ConnectionError:
         return None
     return (json.loads(packet), fds) if packet else None
-
-
-def _die_with(parent_pid: int) -> None:
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent_pid:  # the parent died before the prctl call
-        sys.exit()

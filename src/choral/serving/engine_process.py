@@ -8,52 +8,44 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
-import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from itertools import count
 from typing import Any
 
-from choral import api
 from choral.common.logs import LogFormat
 from choral.config import EngineSettings
 from choral.errors import EngineClosed, EngineError
+from choral.longform.load_transcriber import OnDownload, load_transcriber
 from choral.longform.transcriber import Transcriber
+from choral.serving.child_process import death_reason, start_child
 from choral.serving.engine_client import connect
-from choral.serving.engine_main import receive_packet, send_packet
+from choral.serving.engine_main import LoadFunction, receive_packet, send_packet
 from choral.serving.engine_protocol import error_from_name
 
 CLOSE_TIMEOUT_S = 20.0  # for the process to free its device; then it is killed
-
-# The child gets its parent's module search path, which excludes the working directory.
-_START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from choral.serving import engine_main; engine_main.main(*json.loads(sys.argv[2]))"
-)
 
 
 class EngineProcess:
     def __init__(
         self,
-        model: str | None = None,
-        settings: EngineSettings | None = None,
+        model: str,
+        settings: EngineSettings,
         *,
-        on_download: api.OnDownload | None = None,
+        on_download: OnDownload | None = None,
         on_exit: Callable[[str], None] | None = None,
         log_format: LogFormat | None = None,
-        load: Callable[..., api.Model] = api.load,
+        load: LoadFunction = load_transcriber,
     ) -> None:
-        """`on_exit` gets the reason when the process ends by itself; it and `on_download` run on the handle's thread.
+        """`model` is a name, Hugging Face id or path; `load`, a module-level function, is what the process calls.
 
-        `load` is what the process calls to get the model: a module-level function.
+        `on_exit` gets the reason when the process ends by itself; it and `on_download` run on the handle's thread.
         """
-        fields = dataclasses.asdict(settings or EngineSettings())
+        fields = dataclasses.asdict(settings)
         self._arguments = [f"{load.__module__}:{load.__qualname__}", model, fields, log_format]
         self._on_download, self._on_exit = on_download, on_exit
         self._drain_numbers = count()
@@ -71,9 +63,9 @@ class EngineProcess:
         self._thread.start()
         try:
             self._process = started.result()
-        except OSError as error:
+        except EngineError:
             self._control.close()
-            raise EngineError(f"could not start the engine's process ({error.strerror}): free some memory") from error
+            raise
 
     @property
     def pid(self) -> int:
@@ -128,12 +120,11 @@ class EngineProcess:
 
     def _run(self, child_control: socket.socket, started: Future[subprocess.Popen[bytes]]) -> None:
         """Starts the process, because Linux kills it when the thread that started it ends, and reads its messages."""
-        arguments = json.dumps([os.getpid(), *self._arguments])
-        command = [sys.executable, "-P", "-c", _START, json.dumps(sys.path), arguments]
         try:
             with child_control:
-                process = subprocess.Popen(command, stdin=child_control.fileno(), stdout=subprocess.DEVNULL)
-        except OSError as error:
+                arguments = [os.getpid(), *self._arguments]
+                process = start_child("engine_main", arguments, child_control.fileno(), environment={})
+        except EngineError as error:
             started.set_exception(error)
             return
         started.set_result(process)
@@ -158,7 +149,7 @@ class EngineProcess:
                 raise TypeError(f"unknown packet: {message!r}")
 
     def _end(self, returncode: int) -> None:
-        code = signal.Signals(-returncode).name if returncode < 0 else f"exit code {returncode}"
+        code = death_reason(returncode)
         reason = "the engine's process was closed" if self._is_closing else f"the engine's process has ended ({code})"
         self._failure = self._failure if self._loaded.done() and self._loaded.exception() else reason
         futures: list[Future[Any]] = [self._loaded, *self._drains.values()]
