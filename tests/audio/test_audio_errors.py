@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 
 from choral.audio import media, source
+from choral.audio.decode import Decoder
 from choral.audio.recording import Recording
 from choral.errors import (
     AudioDenied,
@@ -191,6 +192,14 @@ def test_busy_time_without_audio_is_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(media, "MAX_BUSY_S", 0.0)
     with pytest.raises(NotAudio, match="no audio was found in 0 s of decoding"):
         Recording.open(wav(TONES))
+
+
+def test_pauses_of_the_reader_are_not_busy_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(media, "MAX_BUSY_S", 0.3)
+    decoder = Decoder(source.open_source(wav(np.tile(TONES, 5))))
+    for piece in decoder.pieces():
+        assert piece.size
+        time.sleep(0.4)
 
 
 def test_full_disk_while_spooling(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,10 @@ import pytest
 from av.audio.plane import AudioPlane
 from faster_whisper.audio import decode_audio
 
-from choral.audio.media import channels_of, is_safe_layout
+from choral.audio.media import channels_of, is_safe_layout, open_media
 from choral.audio.recording import Recording
+from choral.audio.resample import PIECE_SAMPLES, Resampler
+from choral.audio.source import open_source
 from media_files import Int16Samples, caf, encode, likeness, png, read_clip, wav, wav24, with_cover
 
 pytestmark = pytest.mark.speech
@@ -84,6 +86,47 @@ def test_samples_equal_faster_whisper(
     media = encode(sentence, container, codec, rate=rate, layout=layout)
     with Recording.open(media) as recording:
         np.testing.assert_array_equal(recording.samples(0, recording.n_samples), decode_audio(io.BytesIO(media)))
+
+
+@pytest.mark.parametrize("rate", [1_000, 8_000, 16_000, 44_100, 655_350])
+@pytest.mark.parametrize("dtype", ["<i2", "<f4"])
+def test_wav_samples_equal_faster_whisper_at_any_rate(sentence: Int16Samples, rate: int, dtype: str) -> None:
+    """More than one piece, and resampling filters of every length."""
+    values = np.resize(sentence, 3 * rate).astype(dtype) / (1 if dtype == "<i2" else 32768)
+    media = wav(values.astype(dtype), rate=rate)
+    with Recording.open(media) as recording:
+        np.testing.assert_array_equal(recording.samples(0, recording.n_samples), decode_audio(io.BytesIO(media)))
+
+
+def test_pieces_are_whole_whatever_the_packets(sentence: Int16Samples) -> None:
+    """Frames of 2 to 65,535 samples give the same samples in pieces of the same size."""
+    resampled = []
+    for size in (2, 1_152, 65_535):
+        resampler, pieces = Resampler(), []
+        for start in range(0, len(sentence), size):
+            frame = av.AudioFrame.from_ndarray(sentence[None, start : start + size].copy(), "s16", "mono")
+            frame.sample_rate = 22_050
+            pieces += resampler.push(frame)
+        pieces += resampler.flush()
+        assert {piece.size for piece in pieces[:-1]} == {PIECE_SAMPLES}
+        assert resampler.n_values == len(sentence)
+        resampled.append(np.concatenate(pieces))
+    np.testing.assert_array_equal(resampled[0], resampled[1])
+    np.testing.assert_array_equal(resampled[0], resampled[2])
+
+
+def test_compressed_audio_in_a_pcm_wav(sentence: Int16Samples) -> None:
+    """As S/PDIF recorders write it: ffmpeg finds it by looking at the samples."""
+    ac3 = encode(sentence, "ac3", "ac3", rate=48_000, layout="stereo")
+    got, _ = decoded(wav(np.frombuffer(ac3, "<i2"), rate=48_000, n_channels=2))
+    assert likeness(sentence, got) > 0.98
+
+
+def test_other_streams_are_not_read(sentence: Int16Samples) -> None:
+    media = open_media(open_source(encode(sentence, "mp4", "aac", video="mpeg4")))
+    others = [stream for stream in media.container.streams if stream is not media.stream]
+    assert [stream.discard.name for stream in others] == ["all"]
+    media.container.close()
 
 
 @pytest.mark.parametrize("dtype", ["u1", "<i2", "<i4", "<f4", "<f8"])

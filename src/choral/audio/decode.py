@@ -16,6 +16,7 @@ from typing import IO, cast
 
 import numpy as np
 from av.audio.frame import AudioFrame
+from av.audio.layout import AudioLayout
 from av.audio.stream import AudioStream
 from av.packet import Packet
 
@@ -47,12 +48,17 @@ class Decoder:
         self._failures = 0
         self._failures_in_a_row = 0
         self._n_samples = 0
-        self.n_values = 0  # decoded from the file: samples of all channels, before resampling
+        self._safe_layout: AudioLayout | None = None  # that of the last frames
         self._last: tuple[AudioFrame, int] | None = None  # with its timestamp in the file, which includes gaps
 
     @property
     def total_s(self) -> float | None:
         return None if self._later_links else self._media.total_s
+
+    @property
+    def n_values(self) -> int:
+        """Decoded from the file: samples of all channels, before resampling."""
+        return self._resampler.n_values
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -75,14 +81,18 @@ class Decoder:
         self._media.container.close()
 
     def _resampled(self) -> Pieces:
-        for frame in self._frames():
-            if frame.samples:
-                self._inspect(frame)
-                self.n_values += frame.samples * frame.layout.nb_channels
-                yield from self._resampler.push(frame)
+        for frames in self._frames():
+            for frame in frames:
+                if frame.samples:
+                    if (pts := frame.pts) is not None:
+                        self._last = frame, pts
+                    if self._media.is_float:
+                        self._require_finite(frame)
+                    yield from self._resampler.push(frame)
         yield from self._resampler.flush()
 
-    def _frames(self) -> Iterator[AudioFrame]:
+    def _frames(self) -> Iterator[list[AudioFrame]]:
+        """The frames of each packet, link by link."""
         yield from self._frames_of_link()
         for source in self._later_links:
             try:
@@ -94,18 +104,22 @@ class Decoder:
             self._media = media
             yield from self._frames_of_link()
 
-    def _frames_of_link(self) -> Iterator[AudioFrame]:
+    def _frames_of_link(self) -> Iterator[list[AudioFrame]]:
+        reader = self._media.reader
         for packet in self._packets():
             try:
                 frames = packet.decode()
             except MEDIA_ERRORS:
                 self._count_failure()
                 continue
-            require_safe_layouts(frames)
+            for frame in frames:
+                if frame.layout != self._safe_layout:  # comparing is fast, the check is not
+                    require_safe_layouts(frames)
+                    self._safe_layout = frame.layout
             if frames:
                 self._failures_in_a_row = 0
-                self._media.reader.reset_busy_time()
-            yield from frames
+                reader.found_audio = True
+                yield frames
 
     def _packets(self) -> Iterator[Packet[AudioStream]]:
         """All packets of the stream. A container error ends one `demux`; the next one resumes behind the damage."""
@@ -125,14 +139,10 @@ class Decoder:
         self._failures += 1
         self._failures_in_a_row += 1
 
-    def _inspect(self, frame: AudioFrame) -> None:
-        pts = frame.pts
-        if pts is not None:
-            self._last = frame, pts
-        if self._media.is_float:
-            samples = channels_of(frame)
-            if not np.isfinite(samples.min()) or not np.isfinite(samples.max()):
-                raise BadSamples(f"{self.name} has samples that are NaN or infinite: export it again")
+    def _require_finite(self, frame: AudioFrame) -> None:
+        samples = channels_of(frame)
+        if not np.isfinite(samples.min()) or not np.isfinite(samples.max()):
+            raise BadSamples(f"{self.name} has samples that are NaN or infinite: export it again")
 
     def _end_s(self) -> float:
         """Where the last frame ends by the file's timestamps; computed once, at the end, because it is slow."""

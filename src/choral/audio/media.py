@@ -45,6 +45,10 @@ _FORMATS_WITH_EXACT_LENGTH = frozenset({"aiff", "asf", "au", "caf", "flac", "mat
 _IGNORE_BAD_TAGS: dict[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
 _RIFF_UNKNOWN_BYTES = 0x7FFF_0000  # pipes write 0x7FFFFFFF or 0xFFFFFFFF as the size, or something near
 _SEEK_FAILED = -1
+_WAV_HEAD_BYTES = 22
+_PCM_TAGS = (0x0001, 0x0003, 0xFFFE)  # integers, floats, and either of them in an extended header
+# Packets of 32 KiB instead of 4, and only the first is searched for AC-3 or DTS frames: ffmpeg would search 5 s.
+_PCM_WAV_OPTIONS = {"max_size": "32768", "max_probe_packets": "1"}
 
 # ffmpeg's native channel order: layouts that keep it are a bit mask and own no memory.
 _NATIVE_ORDER = (
@@ -63,7 +67,8 @@ class SourceReader:
         self._source = source
         self._file = source.file
         self._pending: BaseException | None = None
-        self._busy_s = 0.0  # ffmpeg's working time since the last decoded audio
+        self.found_audio = False  # since the last read; the decoder sets it
+        self._busy_s = 0.0  # ffmpeg's working time since then
         self._returned_s = time.monotonic()
 
     def read(self, size: int) -> bytes:
@@ -95,16 +100,13 @@ class SourceReader:
     def seekable(self) -> bool:
         return True
 
-    def reset_busy_time(self) -> None:
-        self._busy_s = 0.0
-        self._returned_s = time.monotonic()
-
     def raise_pending(self) -> None:
         if self._pending is not None:
             raise self._pending
 
     def _count_busy_time(self) -> None:
-        self._busy_s += time.monotonic() - self._returned_s
+        self._busy_s = 0.0 if self.found_audio else self._busy_s + time.monotonic() - self._returned_s
+        self.found_audio = False
         if self._busy_s > MAX_BUSY_S and self._pending is None:
             self._pending = NotAudio(
                 f"{self._source.name}: no audio was found in {MAX_BUSY_S:.0f} s of decoding, so it is damaged; "
@@ -125,12 +127,15 @@ class Media:
 def open_media(source: AudioSource) -> Media:
     """The container and its best audio stream; the caller closes the container."""
     source.file.seek(0)
-    missing_bytes = _riff_missing_bytes(source.file)
+    head = source.file.read(_WAV_HEAD_BYTES)
+    missing_bytes = _riff_missing_bytes(source.file, head)
     reader = SourceReader(source)
-    container = _open_container(source, reader)
+    container = _open_container(source, reader, _PCM_WAV_OPTIONS if _is_pcm_wav(head) else {})
     try:
         stream = _audio_stream(container, source.name)
         reset_layout(stream)
+        stream.codec_context.thread_count = 1
+        _discard_others(container, stream)
         is_float = stream.codec_context.name.startswith("pcm_f")
         header_s = _header_s(container, stream, missing_bytes)
         return Media(container, stream, reader, is_float, _total_s(container), header_s)
@@ -148,8 +153,10 @@ def allowed_formats() -> str:
     return ",".join(sorted(name for name in set(names) if name not in _REFUSED_FORMATS and not name.endswith("_pipe")))
 
 
-def _open_container(source: AudioSource, reader: SourceReader) -> av.container.InputContainer:
-    options = {"format_whitelist": allowed_formats(), "protocol_whitelist": "none"}
+def _open_container(
+    source: AudioSource, reader: SourceReader, format_options: dict[str, str]
+) -> av.container.InputContainer:
+    options = {"format_whitelist": allowed_formats(), "protocol_whitelist": "none", **format_options}
     try:
         container: av.container.InputContainer = av.open(
             reader, "r", options=options, container_options=options, io_open=_empty_file, **_IGNORE_BAD_TAGS
@@ -199,10 +206,20 @@ def _header_s(container: av.container.InputContainer, stream: AudioStream, missi
     return _total_s(container) if stream_s is None and not container.streams.video else stream_s
 
 
-def _riff_missing_bytes(file: IO[bytes]) -> int:
+def _discard_others(container: av.container.InputContainer, stream: AudioStream) -> None:
+    """Lets the demuxer skip the video instead of reading it."""
+    for other in container.streams:
+        if other is not stream and hasattr(other, "discard"):  # older versions of PyAV have none
+            other.discard = type(other.discard).all
+
+
+def _is_pcm_wav(head: bytes) -> bool:
+    return head[8:16] == b"WAVEfmt " and int.from_bytes(head[20:22], "little") in _PCM_TAGS
+
+
+def _riff_missing_bytes(file: IO[bytes], head: bytes) -> int:
     """How many bytes a truncated wav file lacks: ffmpeg corrects the length, so read it from the RIFF header."""
-    head = file.read(8)
-    riff_bytes = int.from_bytes(head[4:], "little")
+    riff_bytes = int.from_bytes(head[4:8], "little")
     missing_bytes = 8 + riff_bytes - file.seek(0, io.SEEK_END)
     file.seek(0)
     return missing_bytes if head[:4] == b"RIFF" and riff_bytes < _RIFF_UNKNOWN_BYTES else 0

@@ -1,21 +1,25 @@
 """Audio frames of any format to 16 kHz mono int16, with ffmpeg's resampler: the samples equal those of
 `ffmpeg -ac 1 -ar 16000 -acodec pcm_s16le`.
 
-`Resampler` batches frames before it converts them, which is twice as fast as one by one; when rate, layout or format
-change midway, it flushes and starts a new ffmpeg resampler. `LiveResampler` does not batch: it is for live audio.
+`Resampler` takes frames as they are decoded and returns a second at a time, because fetching a piece takes as long as
+converting some milliseconds of audio; when rate, layout or format change midway, it flushes and starts new filters.
+`LiveResampler` returns at once what is final: it is for live audio.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import av
 import numpy as np
 import numpy.typing as npt
-from av.audio.fifo import AudioFifo
 from av.audio.frame import AudioFrame
 from av.audio.resampler import AudioResampler
+from av.filter import Graph
+from av.filter.context import FilterContext
+from av.frame import Frame
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.media import channels_of
@@ -23,54 +27,114 @@ from choral.errors import AudioTooLarge, NotAudio
 
 MIN_RATE, MAX_RATE = 1_000, 12_000_000  # rates outside are damage; the fastest one-bit recordings are below
 MAX_VALUES_PER_SECOND = 1_536_000  # rate × channels: 192 kHz in 8 channels, or 768 kHz in stereo
-BATCH_SAMPLES = 32_768
+PIECE_SAMPLES = 16_384
+MAX_DELAY_SAMPLES = 512  # held back by ffmpeg's resampler: about 17, or 16 input samples, which are 256 at 1 kHz
 
-Pieces = Iterator[npt.NDArray[np.int16]]
+Piece = npt.NDArray[np.int16]
+Pieces = Iterator[Piece]
 
 
 class Resampler:
     def __init__(self) -> None:
-        self._shape: tuple[str, str, int] | None = None  # format, layout and rate of the current frames
-        self._needs_channel_mean = False
-        self._fifo = AudioFifo()
-        self._resampler = _new_resampler()
+        self._filters: _Filters | None = None
+        self._n_values_before = 0  # pushed to earlier filters
 
-    def push(self, frame: AudioFrame) -> Pieces:
-        shape = (frame.format.name, frame.layout.name, frame.sample_rate)
-        if shape != self._shape:
-            yield from self.flush()
-            self._start(shape, frame)
+    @property
+    def n_values(self) -> int:
+        """Pushed: samples of all channels, before resampling."""
+        return self._n_values_before + (self._filters.n_values if self._filters is not None else 0)
+
+    def push(self, frame: AudioFrame) -> Sequence[Piece]:
+        """Takes a frame that has samples. Returns the pieces that it completes: for most frames, none."""
+        filters = self._filters
+        if (
+            filters is None
+            or frame.layout != filters.layout
+            or frame.sample_rate != filters.rate
+            or frame.format.name != filters.format
+        ):
+            pieces = self.flush()
+            self._filters = _filters_for(frame)
+            return [*pieces, *self._filters.push(frame)]
+        return filters.push(frame)
+
+    def flush(self) -> Sequence[Piece]:
+        if self._filters is None:
+            return ()
+        self._n_values_before, filters, self._filters = self.n_values, self._filters, None
+        return filters.flush()
+
+
+class _Filters:
+    """ffmpeg's conversion to 16 kHz mono int16 of frames that are like the first one."""
+
+    def __init__(self, frame: AudioFrame, *, needs_channel_mean: bool) -> None:
+        self.layout, self.format, self.rate = frame.layout, frame.format.name, frame.sample_rate
+        self._needs_channel_mean = needs_channel_mean
+        self._graph, self._source, self._sink = _connect(_channel_mean(frame) if needs_channel_mean else frame)
+        self._n_pushed = 0
+        self._n_due = self._n_input(PIECE_SAMPLES + MAX_DELAY_SAMPLES)  # of pushed samples, for the next piece
+
+    @property
+    def n_values(self) -> int:
+        return self._n_pushed * self.layout.nb_channels
+
+    def push(self, frame: AudioFrame) -> Sequence[Piece]:
         frame.pts = None  # like the ffmpeg program, do not fill gaps in the timestamps
-        self._fifo.write(frame)
-        if self._fifo.samples >= BATCH_SAMPLES:
-            yield from self._convert_batch()
+        self._source.push(_channel_mean(frame) if self._needs_channel_mean else frame)
+        self._n_pushed += frame.samples
+        return self._due_pieces() if self._n_pushed >= self._n_due else ()
 
-    def flush(self) -> Pieces:
-        if self._shape is not None:
-            yield from self._convert_batch()
-            yield from _arrays(self._resampler.resample(None))
-            self._shape = None
+    def flush(self) -> Sequence[Piece]:
+        self._source.push(None)
+        pieces: list[Piece] = []
+        with contextlib.suppress(EOFError):
+            while True:
+                pieces.append(_array(self._sink.pull()))
+        return pieces
 
-    def _start(self, shape: tuple[str, str, int], frame: AudioFrame) -> None:
-        if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
-            raise NotAudio(f"a sample rate of {frame.sample_rate} Hz is not possible: the file is damaged")
-        n_channels = frame.layout.nb_channels
-        if frame.sample_rate * n_channels > MAX_VALUES_PER_SECOND:
-            raise AudioTooLarge(
-                f"{frame.sample_rate:,} Hz in {n_channels} channels is over the limit of {MAX_VALUES_PER_SECOND:,} "
-                "values per second: convert it to 48 kHz"
-            )
-        self._shape = shape
-        self._fifo = AudioFifo()
-        self._resampler = _new_resampler()
-        self._needs_channel_mean = not _can_mix_down(frame)
+    def _due_pieces(self) -> list[Piece]:
+        pieces: list[Piece] = []
+        while self._n_pushed >= self._n_due:
+            self._n_due += self._n_input(PIECE_SAMPLES)
+            with contextlib.suppress(BlockingIOError):  # it is not complete: a later call returns it
+                pieces.append(_array(self._sink.pull()))
+        return pieces
 
-    def _convert_batch(self) -> Pieces:
-        frame = self._fifo.read(0)
-        if frame is None:
-            return
-        frame.pts = None
-        yield from _arrays(self._resampler.resample(_channel_mean(frame) if self._needs_channel_mean else frame))
+    def _n_input(self, n_samples: int) -> int:
+        return -(-n_samples * self.rate // SAMPLE_RATE)
+
+
+def _filters_for(frame: AudioFrame) -> _Filters:
+    if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
+        raise NotAudio(f"a sample rate of {frame.sample_rate} Hz is not possible: the file is damaged")
+    n_channels = frame.layout.nb_channels
+    if frame.sample_rate * n_channels > MAX_VALUES_PER_SECOND:
+        raise AudioTooLarge(
+            f"{frame.sample_rate:,} Hz in {n_channels} channels is over the limit of {MAX_VALUES_PER_SECOND:,} "
+            "values per second: convert it to 48 kHz"
+        )
+    try:
+        return _Filters(frame, needs_channel_mean=False)
+    except (av.error.FFmpegError, ValueError):  # ffmpeg has no downmix for 9 or 32 channels, for example
+        return _Filters(frame, needs_channel_mean=True)
+
+
+def _connect(frame: AudioFrame) -> tuple[Graph, FilterContext, FilterContext]:
+    """A filter graph, which its filters refer to only weakly, with its source and its sink."""
+    graph = Graph()
+    if hasattr(graph, "threads"):
+        graph.threads = 1  # by default every graph starts a thread per core
+    rate, sample_format, layout = str(frame.sample_rate), frame.format.name, frame.layout.name
+    source = graph.add(
+        "abuffer", sample_rate=rate, sample_fmt=sample_format, channel_layout=layout, time_base=f"1/{rate}"
+    )
+    mono = graph.add("aformat", sample_rates=str(SAMPLE_RATE), sample_fmts="s16", channel_layouts="mono")
+    sink = graph.add("abuffersink")
+    graph.link_nodes(source, mono, sink)
+    graph.configure()
+    graph.set_audio_frame_size(PIECE_SAMPLES)
+    return graph, source, sink
 
 
 class LiveResampler:
@@ -80,7 +144,7 @@ class LiveResampler:
         self._rate = rate
         self._resampler = _new_resampler()
 
-    def push(self, samples: npt.NDArray[np.int16]) -> npt.NDArray[np.int16]:
+    def push(self, samples: Piece) -> Piece:
         """The samples that are final; the last millisecond is held until the next push or `flush`."""
         if self._rate == SAMPLE_RATE or not samples.size:
             return samples
@@ -88,7 +152,7 @@ class LiveResampler:
         frame.sample_rate = self._rate
         return _joined(self._resampler.resample(frame))
 
-    def flush(self) -> npt.NDArray[np.int16]:
+    def flush(self) -> Piece:
         """The samples still held; the next push starts a new stream."""
         if self._rate == SAMPLE_RATE:
             return np.zeros(0, np.int16)
@@ -97,26 +161,16 @@ class LiveResampler:
         return held
 
 
-def _joined(frames: list[AudioFrame]) -> npt.NDArray[np.int16]:
-    return np.concatenate([np.zeros(0, np.int16), *_arrays(frames)])
+def _joined(frames: list[AudioFrame]) -> Piece:
+    return np.concatenate([np.zeros(0, np.int16), *map(_array, frames)])
 
 
 def _new_resampler() -> AudioResampler:
     return AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
 
 
-def _arrays(frames: list[AudioFrame]) -> Pieces:
-    for frame in frames:
-        yield cast(npt.NDArray[np.int16], frame.to_ndarray().reshape(-1))
-
-
-def _can_mix_down(frame: AudioFrame) -> bool:
-    """Whether ffmpeg has a downmix for this layout; it has none for 9 or 32 channels, for example."""
-    try:
-        _new_resampler().resample(frame)
-    except (av.error.FFmpegError, ValueError):
-        return False
-    return True
+def _array(frame: Frame) -> Piece:
+    return cast(Piece, cast(AudioFrame, frame).to_ndarray().reshape(-1))
 
 
 def _channel_mean(frame: AudioFrame) -> AudioFrame:
