@@ -54,6 +54,7 @@ def test_killed_engine_fails_its_windows_and_a_restarted_one_serves_again() -> N
         engine = process.connect().engine
         assert engine.submit(window(1)).result(SOON_S).tokens == (0, 1, 2)
         endless = [engine.submit(window(100))]
+        assert engine.stats.windows == 1  # the reply comes after the submission: the window is in the engine
         assert process.drain(0.05) is False
         with pytest.raises(EngineClosed, match="was closed"):
             engine.submit(window(2)).result(SOON_S)

@@ -52,6 +52,7 @@ class EngineClient:
         self._lock = threading.Lock()
         self._closed_reason: str | None = None  # why it takes no more windows
         self._is_over = False  # the connection is closed
+        self._failure: str | None = None  # of the engine
         self._arena = SampleArena(n_slots)
         self._in_flight: dict[int, ClientWindow] = {}  # by slot
         self._backlog = WindowBacklog()
@@ -76,7 +77,7 @@ class EngineClient:
     def _describe(self, engine: EngineDescription) -> None:
         self.name, self.device, self.compute_type = engine.name, engine.device, engine.compute_type
         self.n_devices, self.capacity, self.settings = engine.n_devices, engine.capacity, engine.settings
-        self.dims, self.vocabulary, self._failure = engine.dims, engine.vocabulary, engine.failure
+        self.dims, self.vocabulary = engine.dims, engine.vocabulary
 
     def submit(self, window: Window[Result], caller: Caller | None = None) -> Pending[Result]:
         """As `Engine.submit`, but a full queue fails the future."""
@@ -106,6 +107,7 @@ class EngineClient:
     def cancel(self, future: Future[Any]) -> None:
         """Cancel a window: its future ends at once, and it leaves the engine before the next step."""
         future.cancel()
+        self._forget_cancelled()
 
     def cancel_all(self, caller: Caller) -> None:
         """Cancel all windows of a caller, and refuse those it still submits."""
@@ -115,6 +117,7 @@ class EngineClient:
         for window in windows:
             if window.caller is caller:
                 window.future.cancel()
+        self._forget_cancelled()
 
     @property
     def is_working(self) -> bool:
@@ -189,6 +192,10 @@ class EngineClient:
                 window = self._in_flight.get(slot)
                 if window is not None and window.future is future:
                     self._send(Request.CANCEL, protocol.SLOT.pack(slot))
+
+    def _forget_cancelled(self) -> None:
+        with self._lock:
+            self._backlog.remove_cancelled()
 
     def _send(self, kind: Request, *parts: bytes) -> None:
         """Under the lock."""

@@ -82,7 +82,7 @@ class Reply(IntEnum):
     TOKEN_TIMES = 4
     LANGUAGES = 5
     WINDOW_FAILED = 6
-    FAILURE = 7  # of the engine; sent when it changes
+    FAILURE = 7  # of the engine, or null; sent at first and when it changes
     STATS = 8
     SELF_TEST = 9  # its error, or null
 
@@ -95,7 +95,6 @@ class EngineDescription:
     device: str
     compute_type: str
     n_devices: int
-    failure: str | None
     capacity: Capacity
     settings: EngineSettings
     dims: ModelDims

@@ -7,7 +7,6 @@ and the others go on.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import selectors
@@ -18,7 +17,7 @@ from collections import deque
 from functools import partial
 
 from choral.longform.transcriber import Transcriber
-from choral.serving.engine_protocol import EngineDescription, Reply
+from choral.serving.engine_protocol import EngineDescription
 from choral.serving.message_socket import ProtocolError
 from choral.serving.served_client import Action, ServedClient
 
@@ -29,9 +28,8 @@ class EngineServer:
     def __init__(self, transcriber: Transcriber) -> None:
         """The engine stays the caller's: `close` does not close it."""
         self.engine = transcriber.engine
-        description = describe(transcriber)
-        self.hello = description.to_json()
-        self._failure = description.failure
+        self._hello = describe(transcriber).to_json()
+        self._failure = self.engine.failure
         self._clients: set[ServedClient] = set()
         self._actions: deque[Action] = deque()  # for the server's thread, from any other
         self._is_woken = self._is_closed = False
@@ -46,6 +44,7 @@ class EngineServer:
 
     def add_client(self, connection: socket.socket) -> None:
         """Serve the client at the other end; from any thread. The server closes the socket."""
+        connection.setblocking(False)
         with self._closing:
             if self._is_closed:
                 connection.close()  # which tells the client
@@ -99,7 +98,7 @@ class EngineServer:
             self._actions.popleft()()
 
     def _add(self, connection: socket.socket) -> None:
-        client = ServedClient(connection, self.engine, self.hello, self.call_for)
+        client = ServedClient(connection, self.engine, self._hello, self.call_for)
         self._clients.add(client)
         self._selector.register(client, client.events, client)
 
@@ -133,7 +132,7 @@ class EngineServer:
         if failure != self._failure:
             self._failure = failure
             for client in self._clients:
-                client.send(Reply.FAILURE, json.dumps(failure).encode())
+                client.send_failure(failure)
 
 
 def describe(transcriber: Transcriber) -> EngineDescription:
@@ -143,7 +142,6 @@ def describe(transcriber: Transcriber) -> EngineDescription:
         device=engine.device,
         compute_type=engine.compute_type,
         n_devices=engine.n_devices,
-        failure=engine.failure,
         capacity=engine.capacity,
         settings=engine.settings,
         dims=transcriber.dims,

@@ -65,6 +65,9 @@ class ServedClient:
         self._messages.send(kind, *parts)
         self.has_unsent = True
 
+    def send_failure(self, failure: str | None) -> None:
+        self.send(Reply.FAILURE, json.dumps(failure).encode())
+
     def flush(self) -> None:
         self._messages.flush()
         if self._messages.n_unsent_bytes > MAX_UNSENT_BYTES:
@@ -75,6 +78,7 @@ class ServedClient:
         if self._arena is None:
             self._arena = self._receive_arena()
             self.send(Reply.HELLO, self._hello)
+            self.send_failure(self._engine.failure)
             return
         for kind, body in self._messages.receive():
             match kind:

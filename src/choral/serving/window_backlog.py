@@ -40,18 +40,25 @@ class WindowBacklog:
         self._queues[window.caller.priority].setdefault(window.caller, deque()).append(window)
 
     def pop(self) -> ClientWindow | None:
-        """The first window of the next caller, which then goes behind the others; cancelled windows are dropped."""
+        """The first window of the next caller, which then goes behind the others."""
+        self.remove_cancelled()
         for queues in self._queues.values():
-            while queues:
+            if queues:
                 caller = next(iter(queues))
                 queue = queues.pop(caller)
                 window = queue.popleft()
                 if queue:
                     queues[caller] = queue
-                if not window.future.cancelled():
-                    return window
-                window.future.set_running_or_notify_cancel()  # wakes those who wait for it
+                return window
         return None
+
+    def remove_cancelled(self) -> None:
+        for window in [window for window in self if window.future.cancelled()]:
+            window.future.set_running_or_notify_cancel()  # wakes those who wait for it
+            queues = self._queues[window.caller.priority]
+            queues[window.caller].remove(window)
+            if not queues[window.caller]:
+                del queues[window.caller]
 
     def clear(self) -> None:
         for queues in self._queues.values():
