@@ -122,7 +122,7 @@ def test_compressed_audio_in_a_pcm_wav(sentence: Int16Samples) -> None:
     assert likeness(sentence, got) > 0.98
 
 
-def test_other_streams_are_not_read(sentence: Int16Samples) -> None:
+def test_other_streams_are_discarded(sentence: Int16Samples) -> None:
     media = open_media(open_source(encode(sentence, "mp4", "aac", video="mpeg4")))
     others = [stream for stream in media.container.streams if stream is not media.stream]
     assert [stream.discard.name for stream in others] == ["all"]
