@@ -13,13 +13,13 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 import choral
-from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.engine.failure_streak import MAX_FAILURES
 from choral.errors import WindowFailed
 from choral.server import health
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
+from choral.serving.runtime import Runtime
 
 BROKEN = "CUDA error: an illegal memory access was encountered"
 
@@ -33,8 +33,8 @@ def model(tiny_en_ct2: Path) -> Iterator[choral.Model]:
 @pytest.fixture
 def client(model: choral.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(health, "RETEST_S", 0.05)
-    with PrepPool(PrepSettings(processes=1)) as prep:
-        router = health.make_router(Service.of(model, prep, ServerSettings()))
+    with Runtime.for_service(model.transcriber, PrepSettings(processes=1), 8) as runtime:
+        router = health.make_router(Service.of(model, runtime, ServerSettings()))
         app = FastAPI()
         app.include_router(router)
         with TestClient(app) as client:

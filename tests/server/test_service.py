@@ -11,7 +11,6 @@ import pytest
 
 import choral
 from choral.audio.prep.input_sources import OpenFile
-from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.common.aio import cancel_tasks
 from choral.common.malloc import frozen_gc
@@ -20,6 +19,7 @@ from choral.server.listener import trim_memory_periodically
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
+from choral.serving.runtime import Runtime
 from choral.types import Segment, TranscribeOptions
 
 
@@ -80,5 +80,8 @@ def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Pa
             with nothing.open("wb+") as empty, pytest.raises(AudioEmpty, match=r"nothing\.mp3 is empty"):
                 await service.transcribe(OpenFile("nothing.mp3", empty), options)
 
-    with choral.load("tiny.en") as model, PrepPool(PrepSettings(processes=1)) as pool:
-        asyncio.run(run(Service.of(model, pool, ServerSettings(queue_limit=1)), tmp_path / "empty"))
+    with (
+        choral.load("tiny.en") as model,
+        Runtime.for_service(model.transcriber, PrepSettings(processes=1), 8) as runtime,
+    ):
+        asyncio.run(run(Service.of(model, runtime, ServerSettings(queue_limit=1)), tmp_path / "empty"))

@@ -135,7 +135,6 @@ async def serve(
     bound: socket.socket,
     tracing: Tracing | None = None,
 ) -> None:
-    from choral.audio.prep.pool import PrepPool
     from choral.common.malloc import frozen_gc
     from choral.server.app import create_app
     from choral.server.jobs.job_billing import JobBilling
@@ -143,9 +142,11 @@ async def serve(
     from choral.server.listener import BACKLOG, Listener
     from choral.server.quota import open_quotas
     from choral.server.service import Service
+    from choral.serving.runtime import Runtime
 
-    with PrepPool(prep) as pool:
-        service = Service.of(model, pool, settings)
+    n_requests = settings.at_once or model.requests_at_once
+    with Runtime.for_service(model.transcriber, prep, n_requests) as runtime:
+        service = Service.of(model, runtime, settings)
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(jobs.open_folder(settings.port))
             quotas = await stack.enter_async_context(open_quotas(keys, folder, service.loops))
@@ -168,5 +169,6 @@ def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
         f"choral serves {service.model_id} at {url}\n"
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
+        f"  {service.runtime.plan}\n"
         f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )

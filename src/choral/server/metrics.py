@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,14 +18,14 @@ except ImportError as missing:
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.pool import PrepPool
+    from choral.serving.runtime import Runtime
 
 SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800)
 SPEED_RATIOS = (0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 class ServerMetrics:
-    def __init__(self, model: Model, prep: PrepPool) -> None:
+    def __init__(self, model: Model, runtime: Runtime) -> None:
         self.registry = registry = CollectorRegistry()
         self.requests = Counter(
             "choral_http_requests",
@@ -44,7 +45,7 @@ class ServerMetrics:
             "choral_prep_seconds", "time to fetch and decode the audio of a request", buckets=SECONDS, registry=registry
         )
         self.queue_s = Histogram(
-            "choral_queue_seconds", "time a prepared request waits for the engine", buckets=SECONDS, registry=registry
+            "choral_queue_seconds", "time a request waits before it starts", buckets=SECONDS, registry=registry
         )
         self.first_text_s = Histogram(
             "choral_first_text_seconds",
@@ -55,7 +56,7 @@ class ServerMetrics:
         self.audio_s = Counter("choral_audio_seconds", "seconds of audio transcribed", registry=registry)
         self.audio_speed_ratio = Histogram(
             "choral_audio_speed_ratio",
-            "seconds of audio per second in the engine, by request",
+            "seconds of audio per second of decoding and transcribing, by request",
             buckets=SPEED_RATIOS,
             registry=registry,
         )
@@ -67,7 +68,7 @@ class ServerMetrics:
         self.queued_jobs = Gauge(
             "choral_queue_jobs", "jobs waiting in this server, by priority", ["priority"], registry=registry
         )
-        registry.register(EngineCollector(model, prep))
+        registry.register(EngineCollector(model, runtime))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)
@@ -76,8 +77,8 @@ class ServerMetrics:
 class EngineCollector(Collector):
     """Reads the engine's statistics on every scrape, so that the engine does not depend on Prometheus."""
 
-    def __init__(self, model: Model, prep: PrepPool) -> None:
-        self._model, self._prep = model, prep
+    def __init__(self, model: Model, runtime: Runtime) -> None:
+        self._model, self._runtime = model, runtime
 
     def collect(self) -> Iterator[Metric]:
         stats = self._model.stats
@@ -97,9 +98,7 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("choral_engine_windows_waiting", "windows waiting for a slot", value=stats.waiting)
         yield GaugeMetricFamily("choral_engine_cache_bytes", "size of the encoder cache", value=stats.cache_bytes)
         yield GaugeMetricFamily("choral_engine_slots", "slots in the decoder's batch", value=self._model.n_slots)
-        backlog = self._prep.backlog
-        phases = GaugeMetricFamily("choral_prep_backlog", "requests in the prep pool, by phase", labels=["phase"])
-        for phase in ("waiting", "fetching", "fetched", "decoding"):
-            phases.add_metric([phase], getattr(backlog, phase))
+        phases = GaugeMetricFamily("choral_prep_backlog", "requests that have not ended, by phase", labels=["phase"])
+        for phase, n_requests in dataclasses.asdict(self._runtime.backlog).items():
+            phases.add_metric([phase], n_requests)
         yield phases
-        yield GaugeMetricFamily("choral_prep_memory_bytes", "memory used by prepared audio", value=backlog.memory_bytes)

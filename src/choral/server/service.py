@@ -1,37 +1,41 @@
-"""The objects that every route uses: the model, the prep pool, the settings, and one way to transcribe.
+"""The objects that every route uses: the model, the runtime, the settings, and one way to transcribe.
 
-`Service.transcribe` prepares audio in the pool's processes and transcribes it on a thread of its own, so the event loop
-never blocks. The number of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the
-task that awaits it cancels the work; its windows leave the engine before the next step.
+`Service.transcribe` runs a request in the runtime's processes, so the event loop only hears of its events. The number
+of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the task that awaits it cancels
+the work; its windows leave the engine before the next step.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
-import threading
 import time
 from collections.abc import Callable
-from contextlib import AsyncExitStack
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choral.common.aio import LoopSupervisor, run_in_thread
+from choral.common.aio import LoopSupervisor
 from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
 from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.settings import ServerSettings
 from choral.server.tracing import set_attribute, span
+from choral.serving.async_requests import AsyncRequests
+from choral.serving.request_events import (
+    AudioOpened,
+    Progressed,
+    RequestEvent,
+    SegmentReady,
+    TranscribeRequest,
+)
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model
     from choral.audio.prep.input_sources import PrepInput
-    from choral.audio.prep.pool import PrepPool
-    from choral.audio.recording import Recording
-    from choral.longform.transcriber import Transcription
+    from choral.serving.runtime import Runtime
 
 OnSegment = Callable[[Segment], None]
 OnProgress = Callable[[float, float], None]  # seconds done, total seconds
@@ -41,27 +45,28 @@ OnDuration = Callable[[float], None]
 @dataclass(frozen=True)
 class Service:
     model: Model
-    prep: PrepPool
+    runtime: Runtime
     settings: ServerSettings
     requests: AdmissionControl
     uploads: UploadAdmission
     metrics: ServerMetrics
     realtime: SessionRegistry
-    engine_slots: asyncio.Semaphore
+    running: AsyncRequests
     loops: LoopSupervisor
 
     @classmethod
-    def of(cls, model: Model, prep: PrepPool, settings: ServerSettings) -> Service:
-        metrics = ServerMetrics(model, prep)
+    def of(cls, model: Model, runtime: Runtime, settings: ServerSettings) -> Service:
+        """The runtime bounds how many requests run at once; see `ServerSettings.at_once`."""
+        metrics = ServerMetrics(model, runtime)
         return cls(
             model,
-            prep,
+            runtime,
             settings,
             requests=AdmissionControl(settings.queue_limit, "requests"),
             uploads=UploadAdmission(settings.uploads, settings.upload_min_rate),
             metrics=metrics,
             realtime=SessionRegistry(settings.realtime_sessions, metrics.registry),
-            engine_slots=asyncio.Semaphore(settings.at_once or model.requests_at_once),
+            running=AsyncRequests(runtime),
             loops=LoopSupervisor(),
         )
 
@@ -96,63 +101,69 @@ class Service:
         """The callbacks run in the event loop, all of them before this returns.
 
         `client_waits` shortens the time limits for fetching and decoding. `on_duration` gets the duration of the audio
-        before it is transcribed; an exception in it refuses the request.
+        before anything is said about its text; an exception in it refuses the request.
         """
-        with self.requests.admit():
-            arrived_s = time.monotonic()
+        request = TranscribeRequest(
+            audio=audio,
+            options=options,
+            priority=priority,
+            client_waits=client_waits,
+            wants_progress=on_progress is not None,
+        )
+        with self.requests.admit(), ExitStack() as spans:
             set_attribute("choral.model", self.model_id)
-            with span("prep"):
-                future = self.prep.submit(audio, loudness=options.loudness, is_interactive=client_waits)
-                prepared = await asyncio.wrap_future(future)
-            with prepared.recording:
-                set_attribute("choral.audio_s", prepared.recording.duration)
-                if on_duration is not None:
-                    on_duration(prepared.recording.duration)
-                prepared_s = time.monotonic()
-                self.metrics.prep_s.observe(prepared_s - arrived_s)
-                async with AsyncExitStack() as stack:
-                    with span("wait for the engine"):
-                        await stack.enter_async_context(self.engine_slots)
-                    self.metrics.queue_s.observe(time.monotonic() - prepared_s)
-                    run = TranscriptionRun(self.metrics, arrived_s, on_segment, on_progress)
-                    with span("transcribe"):
-                        return await run.run(self.model, prepared.recording, options, priority)
+            follower = RequestFollower(self.metrics, spans, on_segment, on_progress, on_duration)
+            transcript = await self.running.transcribe(request, follower.apply)
+            follower.finish(transcript)
+            return transcript
 
 
-class TranscriptionRun:
-    """One recording in the engine, driven on its own thread."""
+class RequestFollower:
+    """What the events of a request mean to the server: callbacks, metrics, and a span for each of its two phases."""
 
     def __init__(
-        self, metrics: ServerMetrics, arrived_s: float, on_segment: OnSegment | None, on_progress: OnProgress | None
+        self,
+        metrics: ServerMetrics,
+        spans: ExitStack,
+        on_segment: OnSegment | None,
+        on_progress: OnProgress | None,
+        on_duration: OnDuration | None,
     ) -> None:
-        self._metrics, self._arrived_s = metrics, arrived_s
-        self._on_segment, self._on_progress = on_segment, on_progress
-        self._loop = asyncio.get_running_loop()
-        self._cancel_event = threading.Event()
+        self._metrics, self._spans = metrics, spans
+        self._on_segment, self._on_progress, self._on_duration = on_segment, on_progress, on_duration
+        self._arrived_s = self._decoding_s = time.monotonic()
+        self._is_opened = False
+        self._early: list[RequestEvent] = []  # before the duration is known
+        spans.enter_context(span("prep"))
 
-    async def run(
-        self, model: Model, recording: Recording, options: TranscribeOptions, priority: Priority
-    ) -> Transcript:
-        recording.cancel_event = self._cancel_event
-        transcription = model.begin(recording, options, on_progress=self._report_progress, priority=priority)
-        started_s = time.monotonic()
-        try:
-            transcript = await run_in_thread(lambda: self._consume(transcription), "request")
-        finally:
-            self._cancel_event.set()
-            transcription.cancel()  # no effect if it has ended
-        self._metrics.audio_s.inc(transcript.duration)
-        self._metrics.audio_speed_ratio.observe(transcript.duration / max(1e-3, time.monotonic() - started_s))
-        return transcript
-
-    def _consume(self, transcription: Transcription) -> Transcript:
-        for segment in transcription:
-            if segment.id == 0:
+    def apply(self, event: RequestEvent) -> None:
+        if isinstance(event, AudioOpened):
+            self._open(event)
+        elif not self._is_opened:
+            self._early.append(event)
+        elif isinstance(event, SegmentReady):
+            if event.segment.id == 0:
                 self._metrics.first_text_s.observe(time.monotonic() - self._arrived_s)
             if self._on_segment is not None:
-                self._loop.call_soon_threadsafe(self._on_segment, segment)
-        return transcription.transcript()
+                self._on_segment(event.segment)
+        elif isinstance(event, Progressed) and self._on_progress is not None:
+            self._on_progress(event.done_s, event.total_s)
 
-    def _report_progress(self, done_s: float, total_s: float) -> None:
-        if self._on_progress is not None:
-            self._loop.call_soon_threadsafe(self._on_progress, done_s, total_s)
+    def _open(self, opened: AudioOpened) -> None:
+        set_attribute("choral.audio_s", opened.duration_s)
+        if self._on_duration is not None:
+            self._on_duration(opened.duration_s)
+        self._metrics.queue_s.observe(opened.waited_s)
+        self._metrics.prep_s.observe(opened.fetch_s + opened.decode_s)
+        self._decoding_s = time.monotonic() - opened.decode_s
+        self._spans.pop_all().close()
+        self._spans.enter_context(span("transcribe"))
+        self._is_opened = True
+        for event in self._early:
+            self.apply(event)
+        self._early.clear()
+
+    def finish(self, transcript: Transcript) -> None:
+        self._metrics.audio_s.inc(transcript.duration)
+        spent_s = max(1e-3, time.monotonic() - self._decoding_s)
+        self._metrics.audio_speed_ratio.observe(transcript.duration / spent_s)

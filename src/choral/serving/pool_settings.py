@@ -24,9 +24,10 @@ class PoolSettings:
 
     @classmethod
     def of(cls, prep: PrepSettings, requests_at_once: int) -> PoolSettings:
+        n_processes = min(prep.n_processes, requests_at_once)
         return cls(
-            n_processes=prep.n_processes,
-            n_requests=-(-requests_at_once // prep.n_processes),
+            n_processes=n_processes,
+            n_requests=-(-requests_at_once // n_processes),
             fetches=prep.fetches,
             fetches_per_host=prep.fetches_per_host,
             memory_bytes=prep.memory_bytes,

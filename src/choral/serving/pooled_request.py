@@ -49,6 +49,7 @@ class PooledRequest:
         self.phase: Phase = "waiting"
         self.is_fetching = False  # counts towards the downloads of its host
         self.phase_s = 0.0  # when the phase began
+        self.started_s, self.waited_s = time.monotonic(), 0.0  # waited: until its last run began
         self.process: ConnectedProcess | None = None
         self.n_kills = 0  # of processes that it ran in
         self.must_run_alone = False  # suspected of crashing its process
@@ -72,7 +73,10 @@ class PooledRequest:
         return self.shared.ref.shown_name
 
     def enter(self, phase: Phase) -> None:
-        self.phase, self.phase_s = phase, time.monotonic()
+        now_s = time.monotonic()
+        if self.phase == "waiting":
+            self.waited_s = now_s - self.started_s
+        self.phase, self.phase_s = phase, now_s
 
     def start_message(self) -> bytes:
         request = self.request
@@ -102,7 +106,7 @@ class PooledRequest:
                 self.enter("transcribing")
                 if not self._is_opened:
                     self._is_opened = True
-                    self._report(AudioOpened(duration_s, fetch_s, decode_s))
+                    self._report(AudioOpened(duration_s, fetch_s, decode_s, self.waited_s))
             case ["segments", _, values]:
                 self._add_segment(decode_segment(values))
             case ["progressed", _, done_s, total_s]:

@@ -34,6 +34,7 @@ class AudioOpened:
     duration_s: float
     fetch_s: float
     decode_s: float
+    waited_s: float = 0.0  # for a process that has room for it
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,8 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
+from choral.audio.prep.settings import PrepSettings
+from choral.audio.recording import decode_into
 from choral.errors import ChoralError
 from choral.longform.transcriber import Transcriber
 from choral.serving.engine_server import EngineServer
@@ -23,10 +25,13 @@ from choral.serving.request_events import (
     RequestFinished,
     TranscribeRequest,
 )
-from choral.serving.request_inputs import InputLimits, RequestAudio
-from choral.serving.request_pool import CannotTravel, RequestPool
-from choral.serving.runtime_plan import RuntimePlan
+from choral.serving.request_inputs import RequestAudio
+from choral.serving.request_pool import CannotTravel, RequestBacklog, RequestPool
+from choral.serving.request_run import DecodeFunction
+from choral.serving.runtime_plan import RuntimePlan, plan_service
 from choral.types import Priority, TranscribeOptions, Transcript
+
+NO_BACKLOG = RequestBacklog(waiting=0, fetching=0, decoding=0, transcribing=0)
 
 
 class RequestHandle(Protocol):
@@ -53,22 +58,33 @@ class Runtime:
         transcriber: Transcriber,
         plan: RuntimePlan,
         n_requests: int,
-        limits: InputLimits | None = None,
-        pool_settings: PoolSettings | None = None,
+        settings: PoolSettings | None = None,
+        *,
+        decode: DecodeFunction = decode_into,
     ) -> None:
-        """`n_requests` at once keep the engine busy; the caller starts no more. Processes start on demand."""
+        """`n_requests` at once keep the engine busy. Processes start on demand; `decode` is what they run."""
         self.plan, self.n_requests = plan, n_requests
-        limits = limits or InputLimits()
-        self._local = LocalRequests(transcriber, limits)
+        n_processes = max(1, plan.n_processes)
+        self.settings = settings or PoolSettings(n_processes=n_processes, n_requests=-(-n_requests // n_processes))
+        self._local = LocalRequests(transcriber, self.settings.limits)
         self._pool: RequestPool | None = None
         self._server: EngineServer | None = None
         if plan.n_processes:
             self._server = EngineServer(transcriber)
-            per_process = -(-n_requests // plan.n_processes)
-            settings = pool_settings or PoolSettings(
-                n_processes=plan.n_processes, n_requests=per_process, limits=limits
-            )
-            self._pool = RequestPool(self._server.add_client, settings)
+            self._pool = RequestPool(self._server.add_client, self.settings, decode=decode)
+
+    @classmethod
+    def for_service(
+        cls,
+        transcriber: Transcriber,
+        settings: PrepSettings,
+        n_requests: int,
+        *,
+        decode: DecodeFunction = decode_into,
+    ) -> Runtime:
+        """For a server or a worker, with its limits on what may be read."""
+        chosen = PoolSettings.of(settings, n_requests)
+        return cls(transcriber, plan_service(chosen.n_processes), n_requests, chosen, decode=decode)
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> RequestHandle:
         """Never raises for an input: its errors are events, on another thread or before this returns."""
@@ -81,6 +97,11 @@ class Runtime:
                 on_event(RequestFailed(error))
                 return Ended()
         return self._local.start(request, on_event)
+
+    @property
+    def backlog(self) -> RequestBacklog:
+        """Of the requests in processes."""
+        return NO_BACKLOG if self._pool is None else self._pool.backlog
 
     def transcribe_many(
         self, inputs: Iterable[RequestAudio], options: TranscribeOptions, priority: Priority
@@ -118,6 +139,12 @@ class Runtime:
             self._pool.close()
         if self._server is not None:
             self._server.close()
+
+    def __enter__(self) -> Runtime:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
 
 
 class Ended:

@@ -43,6 +43,13 @@ def plan_runtime(device: str, n_inputs: int | None = None, n_processes: int | No
     )
 
 
+def plan_service(n_processes: int) -> RuntimePlan:
+    """For a server or a worker, whose audio comes from strangers."""
+    if sys.platform != "linux":
+        return RuntimePlan(0, "request processes need Linux")
+    return RuntimePlan(n_processes, "audio of strangers is decoded only in processes of its own")
+
+
 def n_usable_cores() -> int:
     """The CPU cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)

@@ -17,7 +17,6 @@ from unittest.mock import MagicMock
 import pytest
 
 from choral.audio.prep.input_sources import OpenFile
-from choral.audio.prep.settings import PrepSettings
 from choral.common.aio import LoopSupervisor
 from choral.errors import EngineClosed
 from choral.jobs.record import JobRecord
@@ -28,6 +27,8 @@ from choral.server.jobs.job_store import NewJob
 from choral.server.jobs.sqlite_store import SqliteJobStore
 from choral.server.quota import KeyQuotas
 from choral.server.settings import JobSettings
+from choral.serving.pool_settings import PoolSettings
+from choral.serving.request_inputs import InputLimits
 from choral.types import TranscribeOptions, Transcript
 
 LIMIT_S = 20.0
@@ -40,7 +41,8 @@ class FaultyService:
     def __init__(self, transcribe: Transcribe) -> None:
         self.model = SimpleNamespace(is_working=True, failure="the engine is closed", requests_at_once=2)
         self.settings = SimpleNamespace(queue_limit=64)
-        self.prep = SimpleNamespace(settings=PrepSettings(allowed_hosts=("127.0.0.1",), fetches=8))
+        limits = InputLimits(allowed_hosts=("127.0.0.1",))
+        self.runtime = SimpleNamespace(settings=PoolSettings(n_processes=1, n_requests=2, fetches=8, limits=limits))
         self.metrics, self.loops = MagicMock(), LoopSupervisor()
         self._transcribe = transcribe
         self.n_runs = 0

@@ -44,7 +44,7 @@ class SqliteJobStore:
         self._service, self._secret = service, webhook_secret
         self._max_active = max(2, service.settings.queue_limit // 2)
         self._max_running = min(service.model.requests_at_once, self._max_active - 1)
-        self._max_fetching = max(1, min(service.prep.settings.fetches, self._max_active) // 2)
+        self._max_fetching = max(1, min(service.runtime.settings.fetches, self._max_active) // 2)
         self._max_per_host = max(1, self._max_fetching // 2)
 
     async def open(self) -> None:
@@ -54,7 +54,7 @@ class SqliteJobStore:
         self._runner = LocalRunner(
             self._service, self._table, self._notifier, self._wake, self._billing, self._settings.job_retry_s
         )
-        guard = SsrfGuard(self._service.prep.settings.allowed_hosts)
+        guard = SsrfGuard(self._service.runtime.settings.limits.allowed_hosts or ())
         webhooks = LocalWebhooks(self._table, WebhookSender(guard, self._secret))
         start = self._service.loops.start
         self._tasks = [start(self._dispatch(), "the job queue"), start(webhooks.run(), "webhook delivery")]

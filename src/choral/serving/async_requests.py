@@ -1,0 +1,87 @@
+"""Requests of a runtime for callers in an event loop: events arrive in the loop, and many of them with one wake-up.
+
+Waking a loop from another thread costs a system call, so the loop is woken once for all events that wait for it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from typing import Any, Protocol
+
+from choral.serving.request_events import (
+    OnEvent,
+    RequestEvent,
+    RequestFailed,
+    RequestFinished,
+    TranscribeRequest,
+)
+from choral.types import Transcript
+
+
+class RequestStarter(Protocol):
+    """A `Runtime`, or a `RequestPool`."""
+
+    def start(self, request: TranscribeRequest, on_event: OnEvent) -> Any: ...
+
+
+class AsyncRequests:
+    """Used in one event loop, which need not run yet."""
+
+    def __init__(self, starter: RequestStarter) -> None:
+        self._starter = starter
+        self._waiting: deque[tuple[Callable[[RequestEvent], None], RequestEvent]] = deque()
+        self._is_awake = False  # the loop will look at the events that wait
+
+    async def transcribe(self, request: TranscribeRequest, on_event: OnEvent) -> Transcript:
+        """`on_event` gets all events but the last, in the loop and in the caller's context, before this returns.
+
+        Cancelling the task that awaits this cancels the request; so does an exception in `on_event`, which is raised.
+        """
+        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        ended: asyncio.Future[Transcript] = loop.create_future()
+
+        def apply(event: RequestEvent) -> None:
+            if not ended.done():
+                try:
+                    context.run(apply_event, event, ended, on_event)
+                except Exception as error:
+                    ended.set_exception(error)
+
+        handle = self._starter.start(request, lambda event: self._post(loop, apply, event))
+        try:
+            return await ended
+        except BaseException:
+            handle.cancel()  # no effect if it has ended
+            raise
+
+    def _post(
+        self, loop: asyncio.AbstractEventLoop, apply: Callable[[RequestEvent], None], event: RequestEvent
+    ) -> None:
+        """From any thread."""
+        self._waiting.append((apply, event))
+        if not self._is_awake:
+            self._is_awake = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._apply_waiting)
+
+    def _apply_waiting(self) -> None:
+        self._is_awake = False  # first: an event that is added from here on may need another wake-up
+        while self._waiting:
+            apply, event = self._waiting.popleft()
+            apply(event)
+
+
+def apply_event(event: RequestEvent, ended: asyncio.Future[Transcript], on_event: OnEvent) -> None:
+    if isinstance(event, RequestFinished):
+        ended.set_result(event.transcript)
+    elif not isinstance(event, RequestFailed):
+        on_event(event)
+    elif isinstance(event.error, CancelledError):
+        ended.cancel()
+    else:
+        ended.set_exception(event.error)
