@@ -1,4 +1,4 @@
-"""A real Redis per test module, emptied before each test, and the tiny model with a prep pool."""
+"""A real Redis per test module, emptied before each test, and the tiny model with a runtime."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 import redis
 
 import choral
-from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.jobs import Client, ClientSettings
+from choral.serving.runtime import Runtime
 from support.redis_server import RedisServer
 
 
@@ -40,8 +40,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def pool(folder: Path) -> Iterator[PrepPool]:
-    with PrepPool(PrepSettings(processes=1, roots=(str(folder),), allowed_hosts=("127.0.0.1",))) as opened:
+def settings(folder: Path) -> PrepSettings:
+    return PrepSettings(processes=1, roots=(str(folder),), allowed_hosts=("127.0.0.1",))
+
+
+@pytest.fixture(scope="module")
+def runtime(model: choral.Model, settings: PrepSettings) -> Iterator[Runtime]:
+    with Runtime.for_service(model.transcriber, settings, model.requests_at_once) as opened:
         yield opened
 
 

@@ -15,9 +15,7 @@ import pytest
 import redis as library
 
 import choral
-from audio.prep_faults import decode_with_faults
 from chaos import is_same_transcript
-from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.bench.clips import read_samples, write_flac
 from choral.engine.failure_streak import MAX_FAILURES
@@ -25,8 +23,10 @@ from choral.errors import EngineError
 from choral.jobs import Client
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.worker_queue import WorkerQueue
+from choral.serving.runtime import Runtime
 from local_server import LocalServer, serve
 from remote.test_ssrf_guard import trickling
+from serving.request_faults import decode_with_faults
 from support.redis_server import RedisServer
 from webhook_receiver import receive_webhooks
 from worker_thread import running_worker, wait_until
@@ -52,7 +52,7 @@ def test_results_equal_those_of_transcribe_for_every_kind_of_audio(
     client: Client,
     redis_url: str,
     model: choral.Model,
-    pool: PrepPool,
+    runtime: Runtime,
     server: LocalServer,
     folder: Path,
     speech_clips: list[Path],
@@ -70,7 +70,7 @@ def test_results_equal_those_of_transcribe_for_every_kind_of_audio(
             client.submit(shared, word_timestamps=True, by_path=True, priority="batch"),
             client.submit(f"{server.url}/clip", word_timestamps=True),
         ]
-        with running_worker(redis_url, model, pool, is_burst=True) as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True) as worker:
             worker.join()
         assert all(is_same_transcript(client.result(job_id), expected) for job_id in ids)
         assert [word.text for word in client.result(ids[2]).words] == [word.text for word in expected.words]
@@ -93,7 +93,7 @@ def test_results_equal_those_of_transcribe_for_every_kind_of_audio(
 
 
 def test_only_retryable_failures_are_retried(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, server: LocalServer, speech_clips: list[Path]
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, server: LocalServer, speech_clips: list[Path]
 ) -> None:
     server.add("/soon", speech_clips[0].read_bytes(), statuses=[503, 503])
     server.add("/never", b"", statuses=[503] * 9)
@@ -102,7 +102,7 @@ def test_only_retryable_failures_are_retried(
     inside = client.submit("http://169.254.169.254/latest/meta-data")
     path = client.submit("/etc/passwd", by_path=True)
     model_lacks = client.submit(speech_clips[0], language="fr")
-    with running_worker(redis_url, model, pool, is_burst=True, max_attempts=3) as worker:
+    with running_worker(redis_url, model, runtime, is_burst=True, max_attempts=3) as worker:
         worker.join()
     ends = {job_id: client.show(job_id) for job_id in (soon, never, missing, text, inside, path, model_lacks)}
     assert (ends[soon].state, ends[soon].attempts) == ("succeeded", 3)
@@ -158,8 +158,8 @@ def test_malicious_jobs_do_not_affect_others(
         malicious[client.submit(url)] = ("failed", "has 10 GiB, the limit is")
         good = [client.submit(clip) for _ in range(n_good)]
         with (
-            PrepPool(limits, decode=decode_with_faults) as faulty_pool,
-            running_worker(redis_url, model, faulty_pool, is_burst=True, max_attempts=2) as worker,
+            Runtime.for_service(model.transcriber, limits, 8, decode=decode_with_faults) as faulty,
+            running_worker(redis_url, model, faulty, is_burst=True, max_attempts=2) as worker,
         ):
             worker.join()
     expected = model.transcribe(clip)
@@ -171,10 +171,10 @@ def test_malicious_jobs_do_not_affect_others(
 
 
 def test_cancel_reaches_jobs_in_the_engine_and_waiting_for_it(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, long_file: Path
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, long_file: Path
 ) -> None:
     running = client.submit(long_file, by_path=True, temperature=0)
-    with running_worker(redis_url, model, pool, batch_size=1):
+    with running_worker(redis_url, model, runtime, batch_size=1):
         wait_until(lambda: client.show(running).done_s > 0)
         assert client.show(running).duration_s == pytest.approx(LONG_S, abs=11)
         second = client.submit(long_file, by_path=True, temperature=0)
@@ -185,10 +185,10 @@ def test_cancel_reaches_jobs_in_the_engine_and_waiting_for_it(
 
 
 def test_a_stopped_worker_finishes_jobs_or_puts_them_back(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, long_file: Path, speech_clips: list[Path]
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, long_file: Path, speech_clips: list[Path]
 ) -> None:
     short, long = client.submit(speech_clips[0]), client.submit(long_file, by_path=True, temperature=0)
-    with running_worker(redis_url, model, pool, drain_s=0.0) as worker:
+    with running_worker(redis_url, model, runtime, drain_s=0.0) as worker:
         wait_until(lambda: client.show(long).done_s > 0 and client.show(short).state == "succeeded")
         worker.stop()
         worker.join(15)
@@ -198,10 +198,10 @@ def test_a_stopped_worker_finishes_jobs_or_puts_them_back(
 
 
 def test_a_job_with_a_lost_lease_is_aborted(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, long_file: Path
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, long_file: Path
 ) -> None:
     job_id = client.submit(long_file, by_path=True, temperature=0)
-    with running_worker(redis_url, model, pool), library.Redis.from_url(redis_url) as plain:
+    with running_worker(redis_url, model, runtime), library.Redis.from_url(redis_url) as plain:
         wait_until(lambda: client.show(job_id).done_s > 0)
         plain.hset(f"{{choral}}:job:{job_id}", "worker", "other")
         wait_until(lambda: [worker.in_engine for worker in client.workers()] == [0], 10)
@@ -237,14 +237,14 @@ OUTAGES = {
 def test_no_job_is_lost_when_redis_is_unavailable(
     own_redis: RedisServer,
     model: choral.Model,
-    pool: PrepPool,
+    runtime: Runtime,
     jfk: Path,
     caplog: pytest.LogCaptureFixture,
     outage: str,
 ) -> None:
     caplog.set_level(logging.INFO, "choral.jobs")
     begin, end, message = OUTAGES[outage]
-    with Client(own_redis.url) as client, running_worker(own_redis.url, model, pool):
+    with Client(own_redis.url) as client, running_worker(own_redis.url, model, runtime):
         job_id = client.submit(jfk, temperature=0)
         wait_until(lambda: client.show(job_id).state == "running")
         begin(own_redis)
@@ -259,9 +259,9 @@ def test_no_job_is_lost_when_redis_is_unavailable(
 
 
 def test_a_lost_queue_is_rebuilt(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, jfk: Path, caplog: pytest.LogCaptureFixture
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, jfk: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running_worker(redis_url, model, pool), library.Redis.from_url(redis_url) as plain:
+    with running_worker(redis_url, model, runtime), library.Redis.from_url(redis_url) as plain:
         wait_until(lambda: len(client.workers()) == 1)
         plain.delete("{choral}:queue:interactive")
         job_id = client.submit(jfk, temperature=0)
@@ -270,18 +270,21 @@ def test_a_lost_queue_is_rebuilt(
 
 
 def test_a_closed_engine_ends_the_worker_and_puts_its_jobs_back(
-    client: Client, redis_url: str, tiny_en_ct2: Path, pool: PrepPool, speech_clips: list[Path]
+    client: Client, redis_url: str, tiny_en_ct2: Path, settings: PrepSettings, speech_clips: list[Path]
 ) -> None:
-    with choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken:
-        transcribe = broken.transcribe
+    with (
+        choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken,
+        Runtime.for_service(broken.transcriber, settings, 1) as runtime,
+    ):
+        start = runtime.start
 
-        def close_and_transcribe(*arguments: Any, **options: Any) -> choral.Transcript:
+        def close_and_start(*arguments: Any) -> Any:
             broken.close()
-            return transcribe(*arguments, **options)
+            return start(*arguments)
 
-        broken.transcribe = close_and_transcribe  # type: ignore[method-assign]
+        runtime.start = close_and_start  # type: ignore[method-assign]
         job_id = client.submit(speech_clips[0])
-        worker = running_worker(redis_url, broken, pool)
+        worker = running_worker(redis_url, broken, runtime)
         with pytest.raises(choral.errors.EngineClosed), worker as live:
             live.join()
     record = client.show(job_id)
@@ -294,13 +297,16 @@ def break_loop(*_: object) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_job_that_ends_the_engine_is_dead_after_two_workers(
-    client: Client, redis_url: str, tiny_en_pt: Path, pool: PrepPool, speech_clips: list[Path]
+    client: Client, redis_url: str, tiny_en_pt: Path, settings: PrepSettings, speech_clips: list[Path]
 ) -> None:
     job_id = client.submit(speech_clips[0])
     for state, crashes in (("queued", 1), ("dead", 2)):
-        with choral.load(str(tiny_en_pt), engine="torch", device="cpu", threads=1) as broken:
+        with (
+            choral.load(str(tiny_en_pt), engine="torch", device="cpu", threads=1) as broken,
+            Runtime.for_service(broken.transcriber, settings, 1) as runtime,
+        ):
             broken._engine._loop.scheduler.update = break_loop  # type: ignore[attr-defined]
-            with pytest.raises(choral.errors.EngineClosed), running_worker(redis_url, broken, pool) as live:
+            with pytest.raises(choral.errors.EngineClosed), running_worker(redis_url, broken, runtime) as live:
                 live.join()
         record = client.show(job_id)
         assert (record.state, record.crashes) == (state, crashes)
@@ -315,7 +321,7 @@ def test_a_loop_that_ends_stops_the_worker(
     client: Client,
     redis_url: str,
     model: choral.Model,
-    pool: PrepPool,
+    runtime: Runtime,
     monkeypatch: pytest.MonkeyPatch,
     long_file: Path,
     method: str,
@@ -330,7 +336,7 @@ def test_a_loop_that_ends_stops_the_worker(
         return await original(self, *arguments)
 
     monkeypatch.setattr(WorkerQueue, method, call)
-    worker = running_worker(redis_url, model, pool, drain_s=0.0, claim_after_s=2.0)
+    worker = running_worker(redis_url, model, runtime, drain_s=0.0, claim_after_s=2.0)
     with pytest.raises(choral.errors.EngineError, match=f"{name} has stopped"), worker as live:
         live.join()
     record = client.show(job_id)
@@ -341,7 +347,7 @@ def test_an_outcome_that_cannot_be_written_affects_one_job(
     client: Client,
     redis_url: str,
     model: choral.Model,
-    pool: PrepPool,
+    runtime: Runtime,
     monkeypatch: pytest.MonkeyPatch,
     speech_clips: list[Path],
     caplog: pytest.LogCaptureFixture,
@@ -356,16 +362,16 @@ def test_an_outcome_that_cannot_be_written_affects_one_job(
     monkeypatch.setattr(WorkerQueue, "fail", fail)
     client.submit(b"not audio", job_id="odd")
     good = client.submit(speech_clips[0])
-    with running_worker(redis_url, model, pool):
+    with running_worker(redis_url, model, runtime):
         assert client.wait(good, timeout_s=60).text
         wait_until(lambda: "the outcome could not be written" in caplog.text)
 
 
 def test_a_worker_without_redis_stops_on_request(
-    own_redis: RedisServer, model: choral.Model, pool: PrepPool, caplog: pytest.LogCaptureFixture
+    own_redis: RedisServer, model: choral.Model, runtime: Runtime, caplog: pytest.LogCaptureFixture
 ) -> None:
     own_redis.stop()
-    with running_worker(own_redis.url, model, pool) as worker:
+    with running_worker(own_redis.url, model, runtime) as worker:
         wait_until(lambda: "retrying until it responds" in caplog.text)
         worker.stop()
         worker.join(15)
@@ -373,7 +379,7 @@ def test_a_worker_without_redis_stops_on_request(
 
 @pytest.mark.parametrize("is_lasting", [True, False])
 def test_a_device_that_fails_at_everything_ends_the_worker(
-    client: Client, redis_url: str, tiny_en_ct2: Path, pool: PrepPool, jfk: Path, is_lasting: bool
+    client: Client, redis_url: str, tiny_en_ct2: Path, settings: PrepSettings, jfk: Path, is_lasting: bool
 ) -> None:
     """Unless a self-test passes: then the jobs were the cause, and the worker goes on."""
 
@@ -383,11 +389,14 @@ def test_a_device_that_fails_at_everything_ends_the_worker(
             raise RuntimeError("CUDA error: unspecified launch failure")
         return decode(windows)
 
-    with choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken:
+    with (
+        choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken,
+        Runtime.for_service(broken.transcriber, settings, 2) as runtime,
+    ):
         runner = broken._engine._loop.runner  # type: ignore[union-attr]
         decode, runner.decode = runner.decode, fail
         job_ids = [client.submit(jfk, temperature=0) for _ in range(2 * MAX_FAILURES)]
-        worker = running_worker(redis_url, broken, pool, batch_size=2, prep_ahead=1, max_attempts=1)
+        worker = running_worker(redis_url, broken, runtime, batch_size=2, prep_ahead=1, max_attempts=1)
         if is_lasting:
             with pytest.raises(EngineError, match="a self-test failed too"), worker as live:
                 live.join()

@@ -19,12 +19,12 @@ from fastapi.testclient import TestClient
 from standardwebhooks import Webhook, WebhookVerificationError
 
 import choral
-from choral.audio.prep.pool import PrepPool
 from choral.audio.prep.settings import PrepSettings
 from choral.errors import UsageError
 from choral.jobs import Client, webhook_delivery
 from choral.jobs.record import JobRecord
 from choral.jobs.webhook_delivery import sign, signing_key, webhook_body, webhook_id
+from choral.serving.runtime import Runtime
 from test_record import record_of
 from webhook_receiver import receive_webhooks
 from worker_thread import SECRET, running_worker, wait_until
@@ -40,12 +40,12 @@ def ended_record(**changes: object) -> JobRecord:
 
 @pytest.mark.parametrize("secret", [STANDARD_SECRET, SECRET])
 def test_deliveries_pass_the_published_verifier(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, secret: str
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, secret: str
 ) -> None:
     with receive_webhooks() as receiver:
         receiver.statuses = [500]
         job_id = client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, is_burst=True, secret=secret) as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True, secret=secret) as worker:
             worker.join()
         verifier = Webhook(secret if secret.startswith("whsec_") else secret.encode())
         first, second = receiver.received
@@ -61,11 +61,11 @@ def test_deliveries_pass_the_published_verifier(
 
 
 def test_the_deprecated_headers_are_still_sent(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime
 ) -> None:
     with receive_webhooks() as receiver:
         client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, is_burst=True) as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True) as worker:
             worker.join()
     [webhook] = receiver.received
     timestamp = webhook.headers["webhook-timestamp"]
@@ -75,11 +75,11 @@ def test_the_deprecated_headers_are_still_sent(
 
 
 def test_without_a_secret_webhooks_are_not_signed(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime
 ) -> None:
     with receive_webhooks() as receiver:
         client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, is_burst=True, secret="") as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True, secret="") as worker:
             worker.join()
     [webhook] = receiver.received
     assert webhook.id.startswith("msg_")
@@ -87,12 +87,12 @@ def test_without_a_secret_webhooks_are_not_signed(
 
 
 def test_a_retried_job_sends_a_webhook_with_a_new_id(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime
 ) -> None:
     with receive_webhooks() as receiver:
         job_id = client.submit("http://127.0.0.1:1/missing.mp3", callback=receiver.url)
         for n_runs in (1, 2):
-            with running_worker(redis_url, model, pool, is_burst=True, max_attempts=1) as worker:
+            with running_worker(redis_url, model, runtime, is_burst=True, max_attempts=1) as worker:
                 worker.join()
             assert len({webhook.id for webhook in receiver.received}) == len(receiver.received) == n_runs
             client.retry(job_id)
@@ -158,7 +158,7 @@ def test_failed_deliveries_are_retried_and_every_attempt_is_recorded(
     client: Client,
     redis_url: str,
     model: choral.Model,
-    pool: PrepPool,
+    runtime: Runtime,
     statuses: list[int],
     outcome: str,
     n_attempts: int,
@@ -168,7 +168,7 @@ def test_failed_deliveries_are_retried_and_every_attempt_is_recorded(
     with receive_webhooks() as receiver:
         receiver.statuses = list(statuses)
         job_id = client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, is_burst=True, webhook_retry_s=0.01) as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True, webhook_retry_s=0.01) as worker:
             worker.join()
         record = client.show(job_id)
         assert (record.webhook, len(record.webhook_attempts)) == (outcome, n_attempts)
@@ -181,7 +181,8 @@ def test_failed_deliveries_are_retried_and_every_attempt_is_recorded(
 
 
 def test_a_webhook_to_a_private_address_is_never_sent(client: Client, redis_url: str, model: choral.Model) -> None:
-    with receive_webhooks() as receiver, PrepPool(PrepSettings(processes=1)) as guarded:
+    guarded_runtime = Runtime.for_service(model.transcriber, PrepSettings(processes=1), 1)
+    with receive_webhooks() as receiver, guarded_runtime as guarded:
         job_id = client.submit(b"not audio", callback=receiver.url)
         with running_worker(redis_url, model, guarded, is_burst=True) as worker:
             worker.join()
@@ -191,12 +192,12 @@ def test_a_webhook_to_a_private_address_is_never_sent(client: Client, redis_url:
 
 
 def test_a_receiver_that_does_not_respond_in_time(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime
 ) -> None:
     with receive_webhooks() as receiver:
         receiver.delay_s = 0.6
         job_id = client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, webhook_s=0.2):
+        with running_worker(redis_url, model, runtime, webhook_s=0.2):
             wait_until(lambda: len(client.show(job_id).webhook_attempts) > 0)
     attempt = client.show(job_id).webhook_attempts[0]
     assert attempt.status is None
@@ -205,7 +206,7 @@ def test_a_receiver_that_does_not_respond_in_time(
 
 
 def test_a_bug_in_one_delivery_fails_that_webhook_alone(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, monkeypatch: pytest.MonkeyPatch
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = webhook_delivery.open_url
 
@@ -218,7 +219,7 @@ def test_a_bug_in_one_delivery_fails_that_webhook_alone(
     with receive_webhooks() as receiver:
         odd = client.submit(b"not audio", callback="http://127.0.0.1/odd")
         client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, is_burst=True) as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True) as worker:
             worker.join()
         assert len(receiver.received) == 1
     record = client.show(odd)
@@ -227,7 +228,7 @@ def test_a_bug_in_one_delivery_fails_that_webhook_alone(
 
 
 def test_a_webhook_of_a_damaged_record_fails_alone(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime
 ) -> None:
     with receive_webhooks() as receiver, library.Redis.from_url(redis_url) as plain:
         damaged, gone = (client.submit(b"not audio", callback=receiver.url) for _ in range(2))
@@ -237,14 +238,14 @@ def test_a_webhook_of_a_damaged_record_fails_alone(
         plain.delete(f"{{choral}}:job:{gone}")
         plain.set(f"{{choral}}:job:{gone}", "not a hash")
         client.submit(b"not audio", callback=receiver.url)
-        with running_worker(redis_url, model, pool, is_burst=True) as worker:
+        with running_worker(redis_url, model, runtime, is_burst=True) as worker:
             worker.join()
         assert len(receiver.received) == 1
         assert plain.hget(f"{{choral}}:job:{damaged}", "webhook") == b"failed"
 
 
 def test_a_host_gets_a_share_of_the_concurrent_sends(
-    client: Client, redis_url: str, model: choral.Model, pool: PrepPool, monkeypatch: pytest.MonkeyPatch
+    client: Client, redis_url: str, model: choral.Model, runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(webhook_delivery, "MAX_PER_HOST", 2)
     monkeypatch.setattr(webhook_delivery, "MAX_CONCURRENT", 4)
@@ -256,7 +257,7 @@ def test_a_host_gets_a_share_of_the_concurrent_sends(
         time.sleep(0.01)
         client.cancel(client.submit(b"x", callback=good.url.replace("127.0.0.1", "localhost")))
         with (
-            PrepPool(PrepSettings(processes=1, allowed_hosts=("127.0.0.1", "localhost"))) as local,
+            Runtime.for_service(model.transcriber, PrepSettings(allowed_hosts=("127.0.0.1", "localhost")), 1) as local,
             running_worker(redis_url, model, local, is_burst=True) as worker,
         ):
             wait_until(lambda: len(good.received) == 1, 2.5)

@@ -9,23 +9,23 @@ import time
 from collections.abc import Callable, Iterator
 
 import choral
-from choral.audio.prep.pool import PrepPool
 from choral.jobs import WorkerSettings
 from choral.jobs.job_queue import JobQueue
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.redis_connection import connect, redact_redis_url
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.worker import Worker
+from choral.serving.runtime import Runtime
 
 SECRET = "s3cret"
 
 
 class WorkerThread:
     def __init__(
-        self, url: str, model: choral.Model, pool: PrepPool, is_burst: bool, secret: str, **settings: object
+        self, url: str, model: choral.Model, runtime: Runtime, is_burst: bool, secret: str, **settings: object
     ) -> None:
         self.metrics = WorkerMetrics()
-        self._url, self._model, self._pool, self._is_burst, self._secret = url, model, pool, is_burst, secret
+        self._url, self._model, self._runtime, self._is_burst, self._secret = url, model, runtime, is_burst, secret
         self._settings = WorkerSettings(**{"retry_s": 0.05, "webhook_retry_s": 0.05, **settings})  # type: ignore[arg-type]
         self._loop = asyncio.new_event_loop()
         self._worker: Worker | None = None
@@ -59,7 +59,7 @@ class WorkerThread:
             worker = Worker(
                 JobQueue(redis, RedisKeys()),
                 self._model,
-                self._pool,
+                self._runtime,
                 self._settings,
                 redis_address=redact_redis_url(self._url),
                 webhook_secret=self._secret,
@@ -73,13 +73,13 @@ class WorkerThread:
 def running_worker(
     url: str,
     model: choral.Model,
-    pool: PrepPool,
+    runtime: Runtime,
     *,
     is_burst: bool = False,
     secret: str = SECRET,
     **settings: object,
 ) -> Iterator[WorkerThread]:
-    worker = WorkerThread(url, model, pool, is_burst, secret, **settings)
+    worker = WorkerThread(url, model, runtime, is_burst, secret, **settings)
     try:
         yield worker
     finally:

@@ -123,24 +123,36 @@ async def check_redis(arguments: argparse.Namespace) -> None:
 async def run_worker(
     arguments: argparse.Namespace, name: str, model: Model, prep: PrepSettings, settings: WorkerSettings, secret: str
 ) -> None:
-    from choral.audio.prep.pool import PrepPool
     from choral.jobs.job_queue import JobQueue
     from choral.jobs.metrics import WorkerMetrics, serve_metrics
     from choral.jobs.redis_connection import connect, redact_redis_url, resolve_redis_url
     from choral.jobs.redis_keys import RedisKeys
     from choral.jobs.worker import Worker, log
+    from choral.serving.runtime import Runtime
 
     url = resolve_redis_url(arguments.redis)
     metrics = WorkerMetrics()
+    n_requests = settings.batch_size or model.requests_at_once
     async with connect(url) as redis:
-        with PrepPool(prep) as pool, serve_metrics(metrics, arguments.metrics_host, arguments.metrics_port):
+        with (
+            Runtime.for_service(model.transcriber, prep, n_requests) as runtime,
+            serve_metrics(metrics, arguments.metrics_host, arguments.metrics_port),
+        ):
             queue = JobQueue(redis, RedisKeys(settings.namespace))
             address = redact_redis_url(url)
             worker = Worker(
-                queue, model, pool, settings, redis_address=address, name=name, webhook_secret=secret, metrics=metrics
+                queue,
+                model,
+                runtime,
+                settings,
+                redis_address=address,
+                name=name,
+                webhook_secret=secret,
+                metrics=metrics,
             )
             stop_on_signals(worker.stop)
             log.info("%s takes jobs from %s with %s on %s", name, address, model.name, model.device)
+            log.info("%s", runtime.plan)
             await worker.run(is_burst=arguments.burst)
             log.info("%s stopped", name)
 

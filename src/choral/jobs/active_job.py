@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
@@ -23,7 +22,7 @@ class JobAborted(Exception):
 
 @dataclass(eq=False)
 class ActiveJob:
-    """Modified only in the worker's event loop, except `done_s`, which the transcribing thread sets."""
+    """Modified only in the worker's event loop."""
 
     request: JobRequest
     audio: bytes  # of an inline job; dropped once it is prepared
@@ -39,7 +38,6 @@ class ActiveJob:
     engine_s: float | None = None
     abort_reason: AbortReason | None = None
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
-    cancel_reads: threading.Event = field(default_factory=threading.Event)
 
     @property
     def id(self) -> str:
@@ -50,10 +48,9 @@ class ActiveJob:
         return Timings(self.queued_s, self.fetch_s, self.decode_s, self.engine_s)
 
     def abort(self, reason: AbortReason) -> None:
-        """Set the events; the first reason is kept."""
+        """The first reason is kept."""
         if self.abort_reason is None:
             self.abort_reason = reason
-            self.cancel_reads.set()
             self.aborted.set()
 
     async def unless_aborted(self, work: Awaitable[T]) -> T:

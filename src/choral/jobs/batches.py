@@ -1,8 +1,6 @@
-"""Groups jobs into batches that enter the engine together, and logs one line per batch.
+"""Groups jobs into batches for the log, one line per batch: jobs enter the engine at once, and windows join its steps.
 
-A batch opens with the first prepared job, and closes when it is full or its wait is over. With CTranslate2, the
-micro-batch runner, jobs wait for their batch to close, so that their windows share engine batches. With the continuous
-runner they enter at once, since windows join at every step, and a batch is only a unit of logging.
+A batch opens with the first job whose audio is ready, and closes when it is full or its wait is over.
 """
 
 from __future__ import annotations
@@ -20,7 +18,7 @@ log = logging.getLogger("choral.jobs")
 class JobBatch:
     def __init__(self, number: int) -> None:
         self.number = number
-        self.closed = asyncio.Event()
+        self.is_closed = False
         self.n_jobs = self.n_ended = self.n_succeeded = 0
         self.prep_s = 0.0  # of its slowest job
         self.engine_started_s: float | None = None
@@ -38,11 +36,11 @@ class JobBatch:
         self._log_if_done()
 
     def close(self) -> None:
-        self.closed.set()
+        self.is_closed = True
         self._log_if_done()
 
     def _log_if_done(self) -> None:
-        if self.closed.is_set() and self.n_ended == self.n_jobs:
+        if self.is_closed and self.n_ended == self.n_jobs:
             log.info(
                 "batch %d: size %d, prep %.2f s, engine %.2f s, succeeded %d",
                 self.number,
@@ -54,13 +52,13 @@ class JobBatch:
 
 
 class BatchFormer:
-    def __init__(self, size: int, wait_s: float, metrics: WorkerMetrics, *, is_micro_batch: bool) -> None:
-        self._size, self._wait_s, self._metrics, self._is_micro_batch = size, wait_s, metrics, is_micro_batch
+    def __init__(self, size: int, wait_s: float, metrics: WorkerMetrics) -> None:
+        self._size, self._wait_s, self._metrics = size, wait_s, metrics
         self._open: JobBatch | None = None
         self._n_batches = 0
 
     def join(self, job: ActiveJob) -> JobBatch:
-        """Add a job whose prep has ended, successfully or not."""
+        """Add a job whose audio is ready, or could not be used."""
         if self._open is None:
             self._n_batches += 1
             self._open = JobBatch(self._n_batches)
@@ -72,13 +70,8 @@ class BatchFormer:
             self._close(batch)
         return batch
 
-    async def wait_for(self, batch: JobBatch) -> None:
-        """Wait until jobs of this batch may enter the engine."""
-        if self._is_micro_batch:
-            await batch.closed.wait()
-
     def _close(self, batch: JobBatch) -> None:
-        if not batch.closed.is_set():
+        if not batch.is_closed:
             self._open = None
             self._metrics.batch_sizes.observe(batch.n_jobs)
             batch.close()

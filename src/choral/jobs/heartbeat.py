@@ -7,6 +7,7 @@ consumers of dead workers, return free memory to the operating system.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import socket
 import time
 from collections import deque
@@ -24,7 +25,7 @@ from choral.jobs.worker_queue import WorkerQueue
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.pool import PrepPool
+    from choral.serving.runtime import Runtime
 
 INTERVAL_S = 1.0
 CONSUMER_CLEANUP_S = 300.0
@@ -38,12 +39,12 @@ class Heartbeat:
         queue: WorkerQueue,
         retry: RedisRetry,
         model: Model,
-        prep: PrepPool,
+        runtime: Runtime,
         active: Mapping[str, ActiveJob],
         totals: WorkerTotals,
         metrics: WorkerMetrics,
     ) -> None:
-        self._queue, self._retry, self._model, self._prep = queue, retry, model, prep
+        self._queue, self._retry, self._model, self._runtime = queue, retry, model, runtime
         self._active, self._totals, self._metrics = active, totals, metrics
         self._rates = RateMeter()
         self._started_at = time.time()
@@ -89,13 +90,12 @@ class Heartbeat:
         )
 
     async def _export_metrics(self) -> None:
-        status, backlog, metrics = self._status(), self._prep.backlog, self._metrics
+        status, metrics = self._status(), self._metrics
         metrics.busy_share.set(status.busy_share)
         metrics.held.labels("prep").set(status.in_prep)
         metrics.held.labels("engine").set(status.in_engine)
-        metrics.prep_bytes.set(backlog.memory_bytes)
-        for phase in ("waiting", "fetching", "fetched", "decoding"):
-            metrics.prep_backlog.labels(phase).set(getattr(backlog, phase))
+        for phase, n_requests in dataclasses.asdict(self._runtime.backlog).items():
+            metrics.prep_backlog.labels(phase).set(n_requests)
         counts = await self._retry.call(self._queue.jobs.counts)
         for priority, n_jobs in counts.waiting.items():
             metrics.queue.labels(priority).set(n_jobs)

@@ -40,9 +40,8 @@ class WorkerMetrics:
             "choral_jobs_held", "jobs that this worker is running, by phase", ["phase"], registry=registry
         )
         self.prep_backlog = Gauge(
-            "choral_prep_backlog", "jobs in the prep pool, by phase", ["phase"], registry=registry
+            "choral_prep_backlog", "requests that have not ended, by phase", ["phase"], registry=registry
         )
-        self.prep_bytes = Gauge("choral_prep_memory_bytes", "memory of prepared audio", registry=registry)
         self.busy_share = Gauge(
             "choral_engine_busy_share", "share of the last minute that the engine was busy", registry=registry
         )

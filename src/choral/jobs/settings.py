@@ -41,18 +41,14 @@ class ClientSettings:
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
     namespace: str = option("choral", NAMESPACE_HELP)
-    batch_size: int = option(
-        0,
-        "concurrent jobs in the engine; with CTranslate2, jobs that start together; 0: chosen for the device",
-        within=(0, 4096),
-    )
+    batch_size: int = option(0, "concurrent jobs in the engine; 0: chosen for the device", within=(0, 4096))
     batch_wait_s: float = option(
         0.5,
-        "how long a batch waits to fill up; with torch, jobs start at once",
+        "how long a batch, which is a line of the log, is open to more jobs; they start at once",
         metavar="SECONDS",
         within=(0, 60),
     )
-    prep_ahead: int = option(0, "jobs decoded ahead of the engine; 0: as many as batch_size", within=(0, 4096))
+    prep_ahead: int = option(0, "jobs taken ahead of the engine; 0: as many as batch_size", within=(0, 4096))
     claim_after_s: float = option(
         60.0,
         "take over the jobs of a worker that sent no heartbeat for this long",

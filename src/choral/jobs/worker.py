@@ -1,7 +1,7 @@
 """The job worker: fetches jobs while it has capacity, runs them concurrently, and writes their outcomes.
 
-Everything runs in one event loop: a fetch loop, one task per job, the heartbeat, and webhook delivery. Audio is
-prepared in the pool's processes and transcribed on threads. While Redis is unreachable, active jobs finish and their
+Everything runs in one event loop: a fetch loop, one task per job, the heartbeat, and webhook delivery. Jobs run in the
+runtime's processes. While Redis is unreachable, active jobs finish and their
 outcomes are kept until they can be written.
 """
 
@@ -36,7 +36,7 @@ from choral.remote.ssrf_guard import SsrfGuard
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.pool import PrepPool
+    from choral.serving.runtime import Runtime
 
 log = logging.getLogger("choral.jobs")
 FETCH_WAIT_S = 1.0  # duration of a blocking read, and so the delay until a stop is noticed
@@ -56,7 +56,7 @@ class Worker:
         self,
         queue: JobQueue,
         model: Model,
-        prep: PrepPool,
+        runtime: Runtime,
         settings: WorkerSettings,
         *,
         redis_address: str,
@@ -76,15 +76,13 @@ class Worker:
         self._max_active = n_concurrent + (settings.prep_ahead or n_concurrent)
         self._queue = WorkerQueue(queue, name or new_worker_name())
         self._retry = retry = RedisRetry(self._queue, redis_address)
-        self._fetch_slots = FetchSlots(prep.settings.fetches, prep.settings.n_fetches_per_host)
+        self._fetch_slots = FetchSlots(runtime.settings.fetches, runtime.settings.n_fetches_per_host)
         self._fetcher = JobFetcher(self._queue, retry, settings, metrics, self._fetch_slots)
         self._outcomes = OutcomeWriter(self._queue, settings, metrics)
-        batches = BatchFormer(
-            n_concurrent, settings.batch_wait_s, metrics, is_micro_batch=model.engine == "ctranslate2"
-        )
-        self._runner = JobRunner(model, prep, queue, retry, batches, self._fetch_slots, n_concurrent)
-        self._heartbeat = Heartbeat(self._queue, retry, model, prep, self._active, self._outcomes.totals, metrics)
-        guard = SsrfGuard(prep.settings.allowed_hosts)
+        batches = BatchFormer(n_concurrent, settings.batch_wait_s, metrics)
+        self._runner = JobRunner(runtime, queue, retry, batches, self._fetch_slots)
+        self._heartbeat = Heartbeat(self._queue, retry, model, runtime, self._active, self._outcomes.totals, metrics)
+        guard = SsrfGuard(runtime.settings.limits.allowed_hosts or ())
         self._webhooks = WebhookDelivery(self._queue, retry, settings, guard, webhook_secret, metrics)
 
     def stop(self) -> None:

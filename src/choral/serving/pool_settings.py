@@ -35,6 +35,10 @@ class PoolSettings:
         )
 
     @property
+    def n_fetches_per_host(self) -> int:
+        return self.fetches_per_host or max(1, self.fetches // 2)
+
+    @property
     def max_memory_s(self) -> float:
         """Of one recording: an equal share of the memory for each that may be open."""
         n_recordings = N_LANES * (self.n_processes * self.n_requests + self.fetches)

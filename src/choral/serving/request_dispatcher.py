@@ -35,8 +35,7 @@ class RequestDispatcher:
     def __init__(self, settings: PoolSettings, start_process: Callable[[], ConnectedProcess]) -> None:
         self.processes: list[ConnectedProcess] = []
         self._settings, self._start_process = settings, start_process
-        per_host = settings.fetches_per_host or max(1, settings.fetches // 2)
-        self._lanes = {waits: RequestLane(settings.fetches, per_host) for waits in (True, False)}
+        self._lanes = {waits: RequestLane(settings.fetches, settings.n_fetches_per_host) for waits in (True, False)}
         self._suspects: deque[PooledRequest] = deque()
         self._n_start_failures = 0
 
