@@ -1,6 +1,6 @@
 """How fast are files of several formats prepared, compared with ffmpeg on one thread, and on two cores?
 
-One process of the pool prepares a file at a time, from its path to a readable recording; ffmpeg decodes and resamples
+One process prepares a file at a time, from its path to a readable recording; ffmpeg decodes and resamples
 the same file. Both times include everything, for ffmpeg its start. Rounds alternate; medians count. AUDIO are files
 (default: synthetic audio as mp3, m4a, flac, opus and wav).
 """
@@ -15,16 +15,17 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from choral.audio.prep.pool import PrepPool
-from choral.audio.prep.settings import PrepSettings
+from choral.audio.recording import Recording
 from choral.bench.report import json_line, verdict
 from choral.bench.synthetic_audio import AUDIO_FORMATS, write_synthetic
 from choral.cli.arguments import Parser
 from choral.cli.console import write_stdout
 from choral.errors import AudioError
+from choral.serving.runtime_plan import n_usable_cores
 from support.script import run_script
 
 SYNTHETIC_S = 600
@@ -70,9 +71,8 @@ def make_files(folder: Path, seconds: int = SYNTHETIC_S) -> list[Path]:
 
 
 def measure(paths: Sequence[Path], *, rounds: int = ROUNDS) -> FormatsResult:
-    roots = tuple({str(path.resolve().parent) for path in paths})
     ffmpeg = shutil.which("ffmpeg")
-    one, two = (PrepPool(PrepSettings(processes=n, roots=roots)) for n in (1, 2))
+    one, two = (ProcessPoolExecutor(n) for n in (1, 2))
     with one, two:
         durations_s = [_prepare(two, [path] * 2) / 2 for path in paths]  # starts all processes
         durations_s = [_prepare(one, [path]) for path in paths]
@@ -95,7 +95,7 @@ def measure(paths: Sequence[Path], *, rounds: int = ROUNDS) -> FormatsResult:
         )
         for index, (path, duration_s) in enumerate(zip(paths, durations_s, strict=True))
     ]
-    n_cores = PrepSettings().n_processes
+    n_cores = n_usable_cores()
     return FormatsResult(
         tuple(files), statistics.median(ratios) if n_cores > 1 else None, _version(ffmpeg) if ffmpeg else None
     )
@@ -114,19 +114,20 @@ def report(result: FormatsResult) -> str:
     return "\n".join(lines) + f"\n{note}{bars}"
 
 
-def _timed(pool: PrepPool, paths: Sequence[Path]) -> float:
+def _timed(pool: ProcessPoolExecutor, paths: Sequence[Path]) -> float:
     start_s = time.perf_counter()
     _prepare(pool, paths)
     return time.perf_counter() - start_s
 
 
-def _prepare(pool: PrepPool, paths: Sequence[Path]) -> float:
+def _prepare(pool: ProcessPoolExecutor, paths: Sequence[Path]) -> float:
     """Prepare all, and return their duration in seconds."""
-    duration_s = 0.0
-    for future in [pool.submit(path) for path in paths]:
-        with future.result().recording as recording:
-            duration_s += recording.duration
-    return duration_s
+    return sum(pool.map(_duration_s, paths))
+
+
+def _duration_s(path: Path) -> float:
+    with Recording.open(path) as recording:
+        return recording.duration
 
 
 def _ffmpeg_s(program: str, path: Path) -> float:

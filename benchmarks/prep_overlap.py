@@ -1,6 +1,6 @@
 """How long does an engine wait for downloads: request by request, in micro-batches, and in a pipeline?
 
-A local server delays each response; fetching, decoding and the prep pool are real. The engine runs one request at a
+A local server delays each response; fetching and decoding, on threads, are real. The engine runs one request at a
 time: a real model, or a stand-in that sleeps and, like a GPU, uses no CPU. The idle share is measured from the engine's
 first request to its last. AUDIO is the file that every request sends (default: synthetic audio).
 """
@@ -10,13 +10,11 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import closing
 from dataclasses import asdict, dataclass
 
 import choral
-from choral.audio.prep.pool import Prepared, PrepPool
-from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording
 from choral.audio.source import open_source
 from choral.bench.report import json_line, verdict
@@ -71,9 +69,8 @@ def measure(
 ) -> OverlapResult:
     half = max(1, n_requests // 2)
     batch_sizes = {"serial": 1, f"micro-batches of {half}": half, f"micro-batch of {n_requests}": n_requests}
-    settings = PrepSettings(allowed_hosts=("127.0.0.1",))
-    with HttpStub(delay_s=download_s) as stub, PrepPool(settings) as pool:
-        pool.submit(body).result().recording.close()  # starts the processes
+    with HttpStub(delay_s=download_s) as stub, ThreadPoolExecutor(n_requests) as pool:
+        Recording.open(body).close()  # imports the decoder
         urls = [stub.serve_as(str(number), body) for number in range(n_requests)]
         timelines = [_OverlapRun(name, pool, engine_call).in_batches(urls, n) for name, n in batch_sizes.items()]
         timelines.append(_OverlapRun("pipelined", pool, engine_call).as_completed(urls))
@@ -103,7 +100,7 @@ def _chart(line: Timeline, longest_s: float) -> str:
 
 
 class _OverlapRun:
-    def __init__(self, name: str, pool: PrepPool, engine_call: EngineCall) -> None:
+    def __init__(self, name: str, pool: ThreadPoolExecutor, engine_call: EngineCall) -> None:
         self._name, self._pool, self._engine_call = name, pool, engine_call
         self._prep: list[Interval] = []
         self._engine: list[Interval] = []
@@ -112,8 +109,8 @@ class _OverlapRun:
     def in_batches(self, urls: Sequence[str], size: int) -> Timeline:
         for first in range(0, len(urls), size):
             futures = [self._submit(url) for url in urls[first : first + size]]
-            for prepared in [future.result() for future in futures]:
-                self._run(prepared)
+            for recording in [future.result() for future in futures]:
+                self._run(recording)
         return self._timeline()
 
     def as_completed(self, urls: Sequence[str]) -> Timeline:
@@ -121,15 +118,15 @@ class _OverlapRun:
             self._run(future.result())
         return self._timeline()
 
-    def _submit(self, url: str) -> Future[Prepared]:
+    def _submit(self, url: str) -> Future[Recording]:
         start_s = self._clock_s()
-        future = self._pool.submit(url)
+        future = self._pool.submit(Recording.open, url)
         future.add_done_callback(lambda _: self._prep.append(Interval(start_s, self._clock_s())))
         return future
 
-    def _run(self, prepared: Prepared) -> None:
+    def _run(self, recording: Recording) -> None:
         start_s = self._clock_s()
-        with prepared.recording as recording:
+        with recording:
             self._engine_call(recording)
         self._engine.append(Interval(start_s, self._clock_s()))
 

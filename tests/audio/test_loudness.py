@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from choral.audio.loudness import measure_loudness, normalize_loudness
-from choral.audio.prep.pool import PrepPool
 from choral.audio.recording import Recording
 from choral.errors import UsageError
 from choral.types import LoudnessKind, TranscribeOptions
-from media_files import RATE, Int16Samples, encode, read_clip, wav
+from media_files import RATE, Int16Samples, encode, read_clip
 
 
 def ffmpeg_lufs(clip: Int16Samples) -> float:
@@ -105,16 +104,6 @@ def test_silence_is_not_amplified() -> None:
     faint = Recording.open(hiss * np.int16(3))  # not silent, but below the gate of R128
     assert not faint.is_silent
     assert normalize_loudness(faint, "ebu") is faint
-
-
-def test_prep_pool_measures_the_same_loudness(speech_clips: list[Path]) -> None:
-    body = wav(read_clip(speech_clips[1]))
-    with PrepPool() as pool:
-        for kind in ("ebu", "rms"):
-            with pool.submit(body, loudness=kind).result(20).recording as prepared, Recording.open(body) as expected:
-                assert prepared.levels_db == {kind: measure_loudness(expected, kind)}
-                changed, wanted = normalize_loudness(prepared, kind), normalize_loudness(expected, kind)
-                np.testing.assert_array_equal(changed.samples(0, 10**6), wanted.samples(0, 10**6))
 
 
 def test_invalid_loudness_options() -> None:

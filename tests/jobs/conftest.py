@@ -9,9 +9,9 @@ import pytest
 import redis
 
 import choral
-from choral.audio.prep.settings import PrepSettings
 from choral.jobs import Client, ClientSettings
 from choral.serving.runtime import Runtime
+from choral.serving.settings import ServingSettings
 from support.redis_server import RedisServer
 
 
@@ -40,12 +40,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(folder: Path) -> PrepSettings:
-    return PrepSettings(processes=1, roots=(str(folder),), allowed_hosts=("127.0.0.1",))
+def settings(folder: Path) -> ServingSettings:
+    return ServingSettings(processes=1, roots=(str(folder),), allowed_hosts=("127.0.0.1",))
 
 
 @pytest.fixture(scope="module")
-def runtime(model: choral.Model, settings: PrepSettings) -> Iterator[Runtime]:
+def runtime(model: choral.Model, settings: ServingSettings) -> Iterator[Runtime]:
     with Runtime.for_service(model.transcriber, settings, model.requests_at_once) as opened:
         yield opened
 

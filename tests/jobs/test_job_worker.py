@@ -16,7 +16,6 @@ import redis as library
 
 import choral
 from chaos import is_same_transcript
-from choral.audio.prep.settings import PrepSettings
 from choral.bench.clips import read_samples, write_flac
 from choral.engine.failure_streak import MAX_FAILURES
 from choral.errors import EngineError
@@ -24,6 +23,7 @@ from choral.jobs import Client
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.worker_queue import WorkerQueue
 from choral.serving.runtime import Runtime
+from choral.serving.settings import ServingSettings
 from local_server import LocalServer, serve
 from remote.test_ssrf_guard import trickling
 from serving.request_faults import decode_with_faults
@@ -131,7 +131,7 @@ def test_malicious_jobs_do_not_affect_others(
     speech_clips: list[Path],
     n_good: int,
 ) -> None:
-    limits = PrepSettings(
+    limits = ServingSettings(
         processes=2,
         roots=(str(folder),),
         allowed_hosts=("127.0.0.1",),
@@ -270,7 +270,7 @@ def test_a_lost_queue_is_rebuilt(
 
 
 def test_a_closed_engine_ends_the_worker_and_puts_its_jobs_back(
-    client: Client, redis_url: str, tiny_en_ct2: Path, settings: PrepSettings, speech_clips: list[Path]
+    client: Client, redis_url: str, tiny_en_ct2: Path, settings: ServingSettings, speech_clips: list[Path]
 ) -> None:
     with (
         choral.load(str(tiny_en_ct2), engine="ctranslate2", device="cpu", threads=1) as broken,
@@ -297,7 +297,7 @@ def break_loop(*_: object) -> None:
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_a_job_that_ends_the_engine_is_dead_after_two_workers(
-    client: Client, redis_url: str, tiny_en_pt: Path, settings: PrepSettings, speech_clips: list[Path]
+    client: Client, redis_url: str, tiny_en_pt: Path, settings: ServingSettings, speech_clips: list[Path]
 ) -> None:
     job_id = client.submit(speech_clips[0])
     for state, crashes in (("queued", 1), ("dead", 2)):
@@ -379,7 +379,7 @@ def test_a_worker_without_redis_stops_on_request(
 
 @pytest.mark.parametrize("is_lasting", [True, False])
 def test_a_device_that_fails_at_everything_ends_the_worker(
-    client: Client, redis_url: str, tiny_en_ct2: Path, settings: PrepSettings, jfk: Path, is_lasting: bool
+    client: Client, redis_url: str, tiny_en_ct2: Path, settings: ServingSettings, jfk: Path, is_lasting: bool
 ) -> None:
     """Unless a self-test passes: then the jobs were the cause, and the worker goes on."""
 

@@ -19,12 +19,12 @@ from fastapi.testclient import TestClient
 from standardwebhooks import Webhook, WebhookVerificationError
 
 import choral
-from choral.audio.prep.settings import PrepSettings
 from choral.errors import UsageError
 from choral.jobs import Client, webhook_delivery
 from choral.jobs.record import JobRecord
 from choral.jobs.webhook_delivery import sign, signing_key, webhook_body, webhook_id
 from choral.serving.runtime import Runtime
+from choral.serving.settings import ServingSettings
 from test_record import record_of
 from webhook_receiver import receive_webhooks
 from worker_thread import SECRET, running_worker, wait_until
@@ -181,7 +181,7 @@ def test_failed_deliveries_are_retried_and_every_attempt_is_recorded(
 
 
 def test_a_webhook_to_a_private_address_is_never_sent(client: Client, redis_url: str, model: choral.Model) -> None:
-    guarded_runtime = Runtime.for_service(model.transcriber, PrepSettings(processes=1), 1)
+    guarded_runtime = Runtime.for_service(model.transcriber, ServingSettings(processes=1), 1)
     with receive_webhooks() as receiver, guarded_runtime as guarded:
         job_id = client.submit(b"not audio", callback=receiver.url)
         with running_worker(redis_url, model, guarded, is_burst=True) as worker:
@@ -257,7 +257,9 @@ def test_a_host_gets_a_share_of_the_concurrent_sends(
         time.sleep(0.01)
         client.cancel(client.submit(b"x", callback=good.url.replace("127.0.0.1", "localhost")))
         with (
-            Runtime.for_service(model.transcriber, PrepSettings(allowed_hosts=("127.0.0.1", "localhost")), 1) as local,
+            Runtime.for_service(
+                model.transcriber, ServingSettings(allowed_hosts=("127.0.0.1", "localhost")), 1
+            ) as local,
             running_worker(redis_url, model, local, is_burst=True) as worker,
         ):
             wait_until(lambda: len(good.received) == 1, 2.5)

@@ -36,7 +36,7 @@ class ServeProcess:
 
     def _read_greeting(self) -> str:
         assert self.process.stdout is not None
-        return "".join(self.process.stdout.readline().decode() for _ in range(3))
+        return "".join(self.process.stdout.readline().decode() for _ in range(4))
 
     @property
     def log(self) -> str:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from choral.audio.prep.settings import PrepSettings
 from choral.cli import serve
 from choral.server.settings import JobSettings, ServerSettings
+from choral.serving.settings import ServingSettings
 
 DOCS = Path(__file__).parents[2] / "docs" / "operate.md"
 FLAGS = [
@@ -18,7 +18,7 @@ FLAGS = [
     for settings, names in (
         (ServerSettings, serve.LIMIT_FLAGS + serve.REALTIME_FLAGS),
         (JobSettings, serve.JOB_FLAGS),
-        (PrepSettings, serve.PREP_FLAGS),
+        (ServingSettings, serve.PREP_FLAGS),
     )
     for field in dataclasses.fields(settings)
     if field.name in names and isinstance(field.default, int | float)

@@ -13,13 +13,13 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 import choral
-from choral.audio.prep.settings import PrepSettings
 from choral.engine.failure_streak import MAX_FAILURES
 from choral.errors import WindowFailed
 from choral.server import health
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
 from choral.serving.runtime import Runtime
+from choral.serving.settings import ServingSettings
 
 BROKEN = "CUDA error: an illegal memory access was encountered"
 
@@ -33,7 +33,7 @@ def model(tiny_en_ct2: Path) -> Iterator[choral.Model]:
 @pytest.fixture
 def client(model: choral.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(health, "RETEST_S", 0.05)
-    with Runtime.for_service(model.transcriber, PrepSettings(processes=1), 8) as runtime:
+    with Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime:
         router = health.make_router(Service.of(model, runtime, ServerSettings()))
         app = FastAPI()
         app.include_router(router)

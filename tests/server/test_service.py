@@ -10,8 +10,6 @@ from pathlib import Path
 import pytest
 
 import choral
-from choral.audio.prep.input_sources import OpenFile
-from choral.audio.prep.settings import PrepSettings
 from choral.common.aio import cancel_tasks
 from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull
@@ -19,7 +17,9 @@ from choral.server.listener import trim_memory_periodically
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
-from choral.serving.runtime import Runtime
+from choral.serving.input_sources import OpenFile
+from choral.serving.runtime import NO_BACKLOG, Runtime
+from choral.serving.settings import ServingSettings
 from choral.types import Segment, TranscribeOptions
 
 
@@ -74,14 +74,19 @@ def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Pa
                 await asyncio.sleep(0.001)
             assert service.model.stats.cancelled == 1
             assert service.model.stats.steps <= steps + 2
-            told: list[Segment] = []
-            transcript = await service.transcribe(audio, TranscribeOptions(), on_segment=told.append)
-            assert tuple(told) == transcript.segments
+            with pytest.raises(ZeroDivisionError):
+                await service.transcribe(audio, options, on_duration=lambda duration_s: 1 // 0)
+            told: list[Segment | float] = []
+            transcript = await service.transcribe(
+                audio, TranscribeOptions(), on_segment=told.append, on_duration=told.append
+            )
+            assert told == [transcript.duration, *transcript.segments]
+            assert service.runtime.backlog == NO_BACKLOG  # the refused request is gone too
             with nothing.open("wb+") as empty, pytest.raises(AudioEmpty, match=r"nothing\.mp3 is empty"):
                 await service.transcribe(OpenFile("nothing.mp3", empty), options)
 
     with (
         choral.load("tiny.en") as model,
-        Runtime.for_service(model.transcriber, PrepSettings(processes=1), 8) as runtime,
+        Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime,
     ):
         asyncio.run(run(Service.of(model, runtime, ServerSettings(queue_limit=1)), tmp_path / "empty"))

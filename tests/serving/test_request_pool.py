@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import choral
-from choral.audio.prep.input_sources import OpenFile
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples, ChoralError, UsageError
+from choral.serving.input_sources import OpenFile
 from choral.serving.request_pool import CannotTravel, RequestBacklog, RequestPool
 from choral.types import TranscribeOptions
 from local_server import LocalServer

@@ -12,7 +12,7 @@ import pytest
 
 import choral
 from choral.audio.recording import Recording
-from choral.errors import AudioError, AudioNotFound, BadSamples, ChoralError, UsageError
+from choral.errors import AudioError, AudioNotFound, BadSamples, ChoralError, StorageError, UsageError
 from choral.serving import runtime_plan
 from choral.serving.runtime_plan import plan_runtime
 from choral.types import TranscribeOptions, Transcript
@@ -135,3 +135,11 @@ def test_plan(
     assert plan.n_processes == n_processes
     assert plan.reason
     assert plan_runtime(device, n_inputs, 3).n_processes == 3
+
+
+def test_full_disk_for_long_audio_is_retryable(model: choral.Model, jfk: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("choral.audio.samples.temporary_file", lambda: open("/dev/full", "r+b"))  # noqa: SIM115
+    monkeypatch.setattr("choral.serving.local_requests.MAX_MEMORY_S", 0.0)
+    with pytest.raises(StorageError, match="no space left") as caught:
+        Followed(model.runtime(processes=0), jfk).result()
+    assert caught.value.is_retryable

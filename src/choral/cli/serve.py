@@ -18,10 +18,10 @@ from choral.cli.shared_flags import SERVICE_CACHE_BYTES, add_log_flags, add_mach
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.settings import PrepSettings
     from choral.server.api_keys import ApiKeyStore
     from choral.server.settings import JobSettings, ServerSettings
     from choral.server.tracing import Tracing
+    from choral.serving.settings import ServingSettings
 
 KEY = "CHORAL_API_KEY"
 SECRET = "CHORAL_WEBHOOK_SECRET"
@@ -59,8 +59,8 @@ PREP_FLAGS = (
 
 
 def add_arguments(parser: Parser) -> None:
-    from choral.audio.prep.settings import PrepSettings
     from choral.server.settings import JobSettings, ServerSettings
+    from choral.serving.settings import ServingSettings
 
     add_flags(parser.add_argument_group("address"), ServerSettings, ADDRESS_FLAGS)
     keys = parser.add_argument_group("keys")
@@ -70,7 +70,7 @@ def add_arguments(parser: Parser) -> None:
     add_flags(parser.add_argument_group("limits"), ServerSettings, LIMIT_FLAGS)
     add_flags(parser.add_argument_group("live audio"), ServerSettings, REALTIME_FLAGS)
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
-    add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
+    add_flags(parser.add_argument_group("preparing audio"), ServingSettings, PREP_FLAGS)
     monitoring = parser.add_argument_group("monitoring")
     add_log_flags(monitoring)
     monitoring.add_argument(
@@ -82,7 +82,6 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from choral.audio.prep.settings import PrepSettings
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
     from choral.jobs.webhook_delivery import signing_key
@@ -90,11 +89,12 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.server.api_keys import ApiKeyStore
     from choral.server.listener import bind
     from choral.server.settings import JobSettings, ServerSettings
+    from choral.serving.settings import ServingSettings
 
     settings = ServerSettings(**given_options(arguments, ServerSettings))
-    prep = PrepSettings(
+    prep = ServingSettings(
         **{
-            **given_options(arguments, PrepSettings),
+            **given_options(arguments, ServingSettings),
             "max_bytes": settings.max_upload_bytes,
             "max_audio_s": settings.max_audio_s,
         }
@@ -128,7 +128,7 @@ def open_tracing(*, is_enabled: bool) -> Iterator[Tracing | None]:
 
 async def serve(
     model: Model,
-    prep: PrepSettings,
+    prep: ServingSettings,
     settings: ServerSettings,
     jobs: JobSettings,
     keys: ApiKeyStore,

@@ -24,8 +24,8 @@ from choral.errors import UsageError
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.settings import PrepSettings
     from choral.jobs.settings import WorkerSettings
+    from choral.serving.settings import ServingSettings
 
 SECRET = "CHORAL_WEBHOOK_SECRET"
 USAGE = "choral worker [options]"
@@ -55,8 +55,8 @@ PREP_FLAGS = (
 
 
 def add_arguments(parser: Parser) -> None:
-    from choral.audio.prep.settings import PrepSettings
     from choral.jobs.settings import WorkerSettings
+    from choral.serving.settings import ServingSettings
 
     queue = parser.add_argument_group("queue")
     add_redis_flags(queue)
@@ -68,7 +68,7 @@ def add_arguments(parser: Parser) -> None:
     group.add_argument(
         "--webhook-secret-file", type=Path, metavar="FILE", help="file with the secret that signs webhooks"
     )
-    add_flags(parser.add_argument_group("preparing audio"), PrepSettings, PREP_FLAGS)
+    add_flags(parser.add_argument_group("preparing audio"), ServingSettings, PREP_FLAGS)
     monitoring = parser.add_argument_group("monitoring")
     monitoring.add_argument("--metrics-port", type=int, metavar="N", help="serve Prometheus metrics on this port")
     monitoring.add_argument(
@@ -82,16 +82,16 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from choral.audio.prep.settings import PrepSettings
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
     from choral.jobs.settings import WorkerSettings
     from choral.jobs.webhook_delivery import signing_key
     from choral.jobs.worker import new_worker_name
     from choral.remote.ssrf_guard import SsrfGuard
+    from choral.serving.settings import ServingSettings
 
     settings = WorkerSettings(**given_options(arguments, WorkerSettings))
-    prep = PrepSettings(**given_options(arguments, PrepSettings))
+    prep = ServingSettings(**given_options(arguments, ServingSettings))
     SsrfGuard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
     secret = read_secret(arguments.webhook_secret_file)
     signing_key(secret)  # raises before a model is loaded if it is malformed
@@ -121,7 +121,7 @@ async def check_redis(arguments: argparse.Namespace) -> None:
 
 
 async def run_worker(
-    arguments: argparse.Namespace, name: str, model: Model, prep: PrepSettings, settings: WorkerSettings, secret: str
+    arguments: argparse.Namespace, name: str, model: Model, prep: ServingSettings, settings: WorkerSettings, secret: str
 ) -> None:
     from choral.jobs.job_queue import JobQueue
     from choral.jobs.metrics import WorkerMetrics, serve_metrics

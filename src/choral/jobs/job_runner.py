@@ -13,7 +13,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import IO, TYPE_CHECKING
 
-from choral.audio.prep.input_sources import OpenFile
 from choral.audio.spool import cannot_store, temporary_file
 from choral.common.aio import run_in_thread
 from choral.errors import AudioNotFound, ChoralError, EngineClosed, EngineError
@@ -23,6 +22,7 @@ from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.job_queue import JobQueue
 from choral.jobs.redis_retry import RedisRetry
 from choral.serving.async_requests import AsyncRequests
+from choral.serving.input_sources import OpenFile
 from choral.serving.request_events import AudioOpened, Progressed, RequestEvent, TranscribeRequest
 from choral.types import Transcript
 

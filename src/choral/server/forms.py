@@ -15,12 +15,12 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
-from choral.audio.prep.input_sources import OpenFile
 from choral.errors import UsageError
 from choral.model.languages import CODES, to_code
 from choral.remote.urls import redact_url, url_problem
 from choral.server.api_errors import ApiError
 from choral.server.upload import Form
+from choral.serving.input_sources import OpenFile
 from choral.types import MAX_NAME_CHARACTERS, TranscribeOptions
 
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}

@@ -34,7 +34,7 @@ from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model
-    from choral.audio.prep.input_sources import PrepInput
+    from choral.serving.input_sources import ServiceAudio
     from choral.serving.runtime import Runtime
 
 OnSegment = Callable[[Segment], None]
@@ -89,7 +89,7 @@ class Service:
 
     async def transcribe(
         self,
-        audio: PrepInput,
+        audio: ServiceAudio,
         options: TranscribeOptions,
         *,
         priority: Priority = "interactive",

@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from choral.audio.prep.input_sources import PrepInput
 from choral.server.api_errors import ApiError
 from choral.server.forms import (
     FormModel,
@@ -25,6 +24,7 @@ from choral.server.forms import (
     validate_json,
 )
 from choral.server.upload import Form
+from choral.serving.input_sources import ServiceAudio
 from choral.types import TEMPERATURES, Loudness, Mode, Priority, Task, TranscribeOptions
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
@@ -146,7 +146,7 @@ def _conflict(param: str, text: str, code: str = "invalid_value") -> ApiError:
 class SpeechRequest:
     form: SpeechForm
     options: TranscribeOptions
-    audio: PrepInput
+    audio: ServiceAudio
     audio_param: Literal["file", "url"]
 
 

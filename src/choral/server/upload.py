@@ -21,11 +21,11 @@ from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from choral.audio.prep.input_sources import OpenFile
 from choral.audio.spool import cannot_store, size_text
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
+from choral.serving.input_sources import OpenFile
 
 MAX_TEXT_BYTES = 256 * 1024  # of all text fields of a form together
 MAX_FIELDS, MAX_FILES = 64, 2  # more than exist, so that an unknown field can be named

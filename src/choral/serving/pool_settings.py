@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import MAX_MEMORY_S
 from choral.audio.samples import S16_BYTES
 from choral.serving.request_inputs import InputLimits
+from choral.serving.settings import ServingSettings
 
 N_LANES = 2
 
@@ -23,7 +23,7 @@ class PoolSettings:
     limits: InputLimits = field(default_factory=InputLimits)
 
     @classmethod
-    def of(cls, prep: PrepSettings, requests_at_once: int) -> PoolSettings:
+    def of(cls, prep: ServingSettings, requests_at_once: int) -> PoolSettings:
         n_processes = min(prep.n_processes, requests_at_once)
         return cls(
             n_processes=n_processes,

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
-    from choral.audio.prep.input_sources import OpenFile
     from choral.audio.recording import AudioInput, Recording
+    from choral.serving.input_sources import OpenFile
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -15,8 +15,6 @@ from typing import IO, Any, Literal
 
 import numpy as np
 
-from choral.audio.prep.input_sources import OpenFile, open_path, share_file
-from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import MAX_DURATION_S, AudioInput, Recording
 from choral.audio.samples import SamplesInMemory
 from choral.audio.source import (
@@ -35,6 +33,8 @@ from choral.errors import AudioEmpty, StorageError
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.urls import redact_url, require_http, url_scheme
+from choral.serving.input_sources import OpenFile, open_path, share_file
+from choral.serving.settings import ServingSettings
 from choral.types import LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
@@ -60,7 +60,7 @@ class InputLimits:
     interactive_timeout_s: float = float("inf")
 
     @classmethod
-    def of(cls, settings: PrepSettings) -> InputLimits:
+    def of(cls, settings: ServingSettings) -> InputLimits:
         return cls(
             roots=settings.roots,
             allowed_hosts=settings.allowed_hosts,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from choral.audio.prep.lanes import HostLimiter
+from choral.serving.host_limiter import HostLimiter
 from choral.serving.pooled_request import PooledRequest
 
 

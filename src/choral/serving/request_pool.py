@@ -19,9 +19,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from choral.audio.prep.lanes import host_of
 from choral.audio.recording import decode_into
 from choral.serving.connected_process import ConnectedProcess
+from choral.serving.host_limiter import host_of
 from choral.serving.pool_settings import N_LANES, PoolSettings
 from choral.serving.pooled_request import PooledRequest
 from choral.serving.request_dispatcher import RequestDispatcher, phases_of

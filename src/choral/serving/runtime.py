@@ -11,7 +11,6 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
-from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import decode_into
 from choral.errors import ChoralError
 from choral.longform.transcriber import Transcriber
@@ -29,6 +28,7 @@ from choral.serving.request_inputs import RequestAudio
 from choral.serving.request_pool import CannotTravel, RequestBacklog, RequestPool
 from choral.serving.request_run import DecodeFunction
 from choral.serving.runtime_plan import RuntimePlan, plan_service
+from choral.serving.settings import ServingSettings
 from choral.types import Priority, TranscribeOptions, Transcript
 
 NO_BACKLOG = RequestBacklog(waiting=0, fetching=0, decoding=0, transcribing=0)
@@ -77,7 +77,7 @@ class Runtime:
     def for_service(
         cls,
         transcriber: Transcriber,
-        settings: PrepSettings,
+        settings: ServingSettings,
         n_requests: int,
         *,
         decode: DecodeFunction = decode_into,

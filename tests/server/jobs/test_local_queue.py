@@ -16,7 +16,6 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from choral.audio.prep.input_sources import OpenFile
 from choral.common.aio import LoopSupervisor
 from choral.errors import EngineClosed
 from choral.jobs.record import JobRecord
@@ -27,6 +26,7 @@ from choral.server.jobs.job_store import NewJob
 from choral.server.jobs.sqlite_store import SqliteJobStore
 from choral.server.quota import KeyQuotas
 from choral.server.settings import JobSettings
+from choral.serving.input_sources import OpenFile
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.request_inputs import InputLimits
 from choral.types import TranscribeOptions, Transcript

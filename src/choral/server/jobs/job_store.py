@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from choral.audio.prep.input_sources import OpenFile
 from choral.jobs.record import JobRecord
 from choral.server.settings import JobSettings
+from choral.serving.input_sources import OpenFile
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:

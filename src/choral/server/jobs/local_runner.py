@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from choral.audio.prep.input_sources import OpenFile
 from choral.common.backoff import backoff_s
 from choral.errors import ChoralError, EngineClosed, EngineError, QueueFull
 from choral.jobs.record import JobRecord, State, Timings, transcript_to_json
@@ -28,6 +27,7 @@ from choral.server.jobs.async_table import AsyncTable
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_table import JobTable
 from choral.server.service import Service
+from choral.serving.input_sources import OpenFile
 from choral.storage import storage_errors
 from choral.types import Segment, Transcript
 

@@ -1,4 +1,4 @@
-"""Opens the pool's inputs: bytes, files that a caller holds open, and paths below the permitted folders.
+"""Opens the inputs of a service: files that a caller holds open, and paths below the permitted folders.
 
 A path is resolved first, with all its links and dots, and refused before anything reveals whether it exists. The file
 that was opened must then be the one that was checked, even if its folder changed in between.
@@ -13,19 +13,19 @@ from dataclasses import dataclass
 from typing import IO
 
 from choral.audio.source import AudioSource, cannot_open, open_file
-from choral.audio.spool import require_size, temporary_file, write
+from choral.audio.spool import require_size
 from choral.errors import AudioEmpty, AudioRefused
 
 
 @dataclass(frozen=True)
 class OpenFile:
-    """A file, such as an upload, that the caller keeps open until the future is done."""
+    """A file, such as an upload, that the caller keeps open until the request has started."""
 
     name: str  # for messages; its suffix may identify the format
     file: IO[bytes]
 
 
-PrepInput = str | os.PathLike[str] | bytes | OpenFile  # a URL or a path, or the audio itself
+ServiceAudio = str | os.PathLike[str] | bytes | OpenFile  # a URL or a path, or the audio itself
 
 
 def open_path(path: str, roots: Iterable[str], max_bytes: int) -> AudioSource:
@@ -44,20 +44,6 @@ def open_path(path: str, roots: Iterable[str], max_bytes: int) -> AudioSource:
         file.close()
         raise
     return AudioSource(path, os.path.splitext(path)[1], file, owns_file=True)
-
-
-def store_bytes(data: bytes, max_bytes: int) -> AudioSource:
-    """The bytes in a temporary file, which another process can read."""
-    name = "the given bytes"
-    require_size(name, len(data), max_bytes)
-    file = temporary_file()
-    try:
-        write(file, data)
-        file.seek(0)
-    except BaseException:
-        file.close()
-        raise
-    return AudioSource(name, "", file, owns_file=True)
 
 
 def share_file(name: str, file: IO[bytes], max_bytes: int) -> AudioSource:

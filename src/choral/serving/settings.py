@@ -1,4 +1,4 @@
-"""Settings of the prep pool: concurrency, memory and limits on size, length and time."""
+"""Settings of a service's requests: concurrency, memory and limits on size, length and time."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 
 from choral.errors import UsageError
+from choral.serving.runtime_plan import n_usable_cores
 from choral.types import option
 from choral.validation import check_fields
 
@@ -14,8 +15,8 @@ HOUR_S, DAY_S, YEAR_S = 3_600.0, 86_400.0, 365 * 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class PrepSettings:
-    processes: int = option(0, "decoding processes; 0: one per CPU core", within=(0, 4096))
+class ServingSettings:
+    processes: int = option(0, "request processes; 0: one per CPU core", within=(0, 4096))
     fetches: int = option(32, "concurrent downloads", within=(1, 4096))
     fetches_per_host: int = option(0, "concurrent downloads from one host; 0: half of all downloads", within=(0, 4096))
     memory_bytes: int = option(
@@ -54,14 +55,4 @@ class PrepSettings:
 
     @property
     def n_processes(self) -> int:
-        return self.processes or _n_cores()
-
-    @property
-    def n_fetches_per_host(self) -> int:
-        return self.fetches_per_host or max(1, self.fetches // 2)
-
-
-def _n_cores() -> int:
-    """The CPU cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
+        return self.processes or n_usable_cores()
