@@ -48,14 +48,19 @@ def log_mel(samples: Float32, n_mels: int, *, n_frames: int, lead: int = 0, peak
 def mel_peak(recording: Recording, n_mels: int) -> float:
     """The largest log10 power of any mel bin in the recording."""
     peak = float(np.log10(POWER_FLOOR))  # of the zeros after the end
-    n_total = n_frames_covering(recording.n_samples)
-    for first in range(0, n_total, WINDOW_MEL_FRAMES):
-        n_frames = min(WINDOW_MEL_FRAMES, n_total - first)
+    first = 0
+    while n_frames := min(_n_frames_from(first, recording), WINDOW_MEL_FRAMES):
         lead = HALF_FRAME if first else 0
         start = first * HOP_LENGTH - lead
         samples = recording.samples(start, start + lead + n_frames * HOP_LENGTH + HALF_FRAME)
         peak = max(peak, float(_log10_mel(samples, n_mels, n_frames, lead).max()))
+        first += n_frames
     return peak
+
+
+def _n_frames_from(first: int, recording: Recording) -> int:
+    """How many frames there are from this one on, or at least a window's; does not wait for more."""
+    return n_frames_covering(recording.available((first + WINDOW_MEL_FRAMES) * HOP_LENGTH)) - first
 
 
 def n_frames_covering(n_samples: int) -> int:

@@ -13,13 +13,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import S16_SCALE, SAMPLE_RATE
-from choral.audio.samples import Samples, SamplesInMemory, SampleWriter
+from choral.audio.samples import Samples, SampleSink, SamplesInMemory, SampleWriter
 from choral.audio.source import AudioSource, MediaInput, open_source
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples
 from choral.types import LoudnessKind
@@ -40,18 +41,27 @@ class Cancelled(Exception):
     """The recording's `cancel_event` is set."""
 
 
+@dataclass(frozen=True)
+class RecordingSummary:
+    """What is known of a recording once all of it is decoded."""
+
+    n_samples: int
+    peak: float  # the largest magnitude; full scale is 1
+    warnings: tuple[str, ...] = ()
+
+
 class Recording:
-    """Decoded audio with random access: 16 kHz mono, of any length, in bounded memory. Close it after use."""
+    """Decoded audio with random access: 16 kHz mono, of any length, in bounded memory. Close it after use.
+
+    A `GrowingRecording` is still being decoded: there, everything below waits until it is known.
+    """
 
     def __init__(
         self, samples: Samples, *, n_samples: int, peak: float, name: str, warnings: tuple[str, ...] = ()
     ) -> None:
-        self.n_samples = n_samples
-        self.peak = peak  # the largest magnitude; full scale is 1
-        self.is_silent = peak < SILENCE_PEAK
+        self._summary = RecordingSummary(n_samples, peak, warnings)
         self.levels_db: dict[LoudnessKind, float] = {}  # filled in as they are measured
         self.name = name
-        self.warnings = warnings
         self.cancel_event: threading.Event | None = None
         self._samples = samples
         self._finalizer = weakref.finalize(self, samples.close)
@@ -98,19 +108,55 @@ class Recording:
         return cls(store, n_samples=samples.size, peak=peak, name="the given array", warnings=warnings)
 
     @property
+    def summary(self) -> RecordingSummary:
+        return self._summary
+
+    @property
+    def n_samples(self) -> int:
+        return self.summary.n_samples
+
+    @property
     def duration(self) -> float:
         return self.n_samples / SAMPLE_RATE
+
+    @property
+    def peak(self) -> float:
+        return self.summary.peak
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        return self.summary.warnings
+
+    @property
+    def is_silent(self) -> bool:
+        return self.peak < SILENCE_PEAK
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all of it is decoded. Never waits."""
+        return True
+
+    @property
+    def estimated_duration(self) -> float | None:
+        """The duration if it is known, else the container's estimate, if it has one. Never waits."""
+        return self.duration
+
+    def available(self, n_samples: int) -> int:
+        """The smaller of `n_samples` and the length of the recording."""
+        return min(n_samples, self.n_samples)
 
     def samples(self, start: int, stop: int) -> npt.NDArray[np.float32]:
         """The samples of this range, clamped to the recording. Do not write into them."""
         raise_if_cancelled(self.cancel_event)
-        start = min(max(start, 0), self.n_samples)
-        return self._samples.read(start, min(max(stop, start), self.n_samples))
+        stop = self.available(max(stop, 0))
+        return self._samples.read(min(max(start, 0), stop), stop)
 
     def pieces(self, size: int) -> Iterator[npt.NDArray[np.float32]]:
         """All samples in order, `size` at a time."""
-        for start in range(0, self.n_samples, size):
-            yield self.samples(start, start + size)
+        start = 0
+        while (piece := self.samples(start, start + size)).size:
+            yield piece
+            start += piece.size
 
     def amplified(self, gain: float) -> Recording:
         """The same samples times `gain`, read from this recording, which must stay open."""
@@ -146,7 +192,7 @@ def raise_if_cancelled(cancel_event: threading.Event | None) -> None:
 
 
 def decode_into(
-    writer: SampleWriter,
+    writer: SampleSink,
     source: AudioSource,
     max_duration_s: float,
     on_progress: OnProgress | None = None,

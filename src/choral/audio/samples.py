@@ -1,11 +1,14 @@
 """Storage of decoded samples: in memory, or in an unlinked temporary file when there are many.
 
-`SampleWriter` takes int16 pieces and returns one of the two stores; both read any range, from any thread.
+`SampleWriter` takes int16 pieces and returns one of the two stores; both read any range, from any thread. What it has
+so far can be read too, but not during `append`.
 """
 
 from __future__ import annotations
 
+import os
 import threading
+from bisect import bisect_right
 from typing import IO, Protocol
 
 import numpy as np
@@ -21,6 +24,15 @@ class Samples(Protocol):
     def read(self, start: int, stop: int) -> npt.NDArray[np.float32]: ...
 
     def close(self) -> None: ...
+
+
+class SampleSink(Protocol):
+    """What a decoder writes to."""
+
+    @property
+    def n_samples(self) -> int: ...
+
+    def append(self, piece: npt.NDArray[np.int16]) -> None: ...
 
 
 class SamplesInMemory:
@@ -61,11 +73,13 @@ class SampleWriter:
         self.peak = 0  # the largest magnitude so far
         self._max_memory_samples = max_memory_samples
         self._pieces: list[npt.NDArray[np.int16]] = []
+        self._starts: list[int] = []  # the first sample of each piece
         self._file = file
 
     def append(self, piece: npt.NDArray[np.int16]) -> None:
         if not piece.size:
             return
+        self._starts.append(self.n_samples)
         self.n_samples += piece.size
         self.peak = max(self.peak, int(piece.max()), -int(piece.min()))
         self._pieces.append(piece)
@@ -74,24 +88,43 @@ class SampleWriter:
         if self._file is not None:
             self._write_out(self._file)
 
+    def read(self, start: int, stop: int) -> npt.NDArray[np.float32]:
+        """Samples that were appended before."""
+        if start >= stop:
+            return np.zeros(0, np.float32)
+        if self._file is not None:
+            self._flush(self._file)
+            data = os.pread(self._file.fileno(), (stop - start) * S16_BYTES, start * S16_BYTES)
+            return as_float(np.frombuffer(data, np.int16))
+        first, last = bisect_right(self._starts, start) - 1, bisect_right(self._starts, stop - 1)
+        offset = self._starts[first]
+        return as_float(np.concatenate(self._pieces[first:last])[start - offset : stop - offset])
+
     def finish(self) -> Samples:
         if self._file is not None:
-            try:
-                self._file.flush()
-            except OSError as error:
-                raise cannot_store(error) from error
+            self._flush(self._file)
             return SamplesOnDisk(self._file)
         return SamplesInMemory(np.concatenate(self._pieces))
 
     def discard(self) -> None:
-        self._pieces.clear()
+        self._clear()
         if self._file is not None:
             self._file.close()
 
     def _write_out(self, file: IO[bytes]) -> None:
         for piece in self._pieces:
             write(file, np.ascontiguousarray(piece).data.cast("B"))
+        self._clear()
+
+    def _flush(self, file: IO[bytes]) -> None:
+        try:
+            file.flush()
+        except OSError as error:
+            raise cannot_store(error) from error
+
+    def _clear(self) -> None:
         self._pieces.clear()
+        self._starts.clear()
 
 
 def as_float(samples: npt.NDArray[np.int16]) -> npt.NDArray[np.float32]:
