@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
+from choral.audio.growing_recording import open_growing
 from choral.audio.recording import Recording
 from choral.config import ComputeType, EngineName, EngineSettings
 from choral.engine.any_engine import AnyEngine
@@ -16,7 +17,8 @@ from choral.engine.engine import EngineStats
 from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
-from choral.longform.transcriber import OnProgress, Transcriber, Transcription, detect_language
+from choral.longform.progress_reporter import OnProgress
+from choral.longform.transcriber import Transcriber, Transcription, detect_language
 from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
@@ -139,7 +141,7 @@ class Model:
 
         Requests of priority "batch" yield to "interactive" ones but are never starved.
         """
-        with self._recording(audio) as recording:
+        with self._growing_recording(audio) as recording:
             transcription = self._start(recording, options, named_options, on_progress, priority)
             for segment in transcription:
                 if on_segment is not None:
@@ -209,7 +211,7 @@ class Model:
         **named_options: Any,
     ) -> Iterator[Segment]:
         """Yield each segment as soon as it is final."""
-        with self._recording(audio) as recording:
+        with self._growing_recording(audio) as recording:
             yield from self._start(recording, options, named_options, None, priority)
 
     def text_tokens(self, segment: Segment) -> list[Token]:
@@ -275,6 +277,10 @@ class Model:
     def _recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
         """Open the audio and close it afterwards; a `Recording` passed by the caller stays open."""
         return contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
+
+    def _growing_recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
+        """The same without waiting until it is decoded."""
+        return contextlib.nullcontext(audio) if isinstance(audio, Recording) else open_growing(audio)
 
 
 def _count(inputs: Iterable[Any]) -> int | None:

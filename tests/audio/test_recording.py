@@ -173,54 +173,49 @@ def test_missing_temporary_folder(tones: Int16Samples, monkeypatch: pytest.Monke
 
 
 LONG = """
-import io, resource, sys
+import resource, sys
 import numpy as np
-from choral.audio.recording import Recording
+from choral.audio.growing_recording import open_growing
 from choral.audio.mel import mel_peak
+from choral.audio.recording import Recording
+from choral.longform.cuts import NO_END, Clip
+from choral.longform.speech_windows import windows_of
+from choral.types import TranscribeOptions
+from long_wav import LongWav
 
-class LongWav(io.RawIOBase):
-    "A wav file of any length, made while it is read."
-    def __init__(self, header, body, n_bytes):
-        self.header, self.body, self.n_bytes, self.at = header, body * 2, n_bytes, 0
-        self.period = len(body)
-    def readable(self): return True
-    def seekable(self): return True
-    def tell(self): return self.at
-    def seek(self, offset, whence=0):
-        self.at = offset + (0, self.at, self.n_bytes)[whence]
-        return self.at
-    def read(self, size=-1):
-        size = max(min(size, self.n_bytes - self.at), 0)
-        if self.at < 44:
-            data = self.header[self.at:self.at + size]
-        else:
-            start = (self.at - 44) % self.period
-            data = self.body[start:start + min(size, self.period)]
-        self.at += len(data)
-        return data
+hours, max_memory_s, clip = float(sys.argv[1]), float(sys.argv[2]), open("clip.wav", "rb").read()
 
-hours, max_memory_s = float(sys.argv[1]), float(sys.argv[2])
-clip = open(sys.argv[3], "rb").read()
-n_bytes = 44 + int(hours * 3600) * 32000
-header = clip[:4] + (n_bytes - 8).to_bytes(4, "little") + clip[8:40] + (n_bytes - 44).to_bytes(4, "little")
-Recording.open(clip).close()
-def peak_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-before = peak_mb()
-with Recording.open(LongWav(header, clip[44:], n_bytes), max_memory_s=max_memory_s) as recording:
+def check_end(recording):
     assert recording.duration == int(hours * 3600), recording.duration
     assert not recording.warnings, recording.warnings
     last = recording.samples(recording.n_samples - 10, recording.n_samples)
-    at = (n_bytes - 44 - 20) % (len(clip) - 44)
+    at = (recording.n_samples * 2 - 20) % (len(clip) - 44)
     assert (last * 32768 == np.frombuffer((clip[44:] * 2)[at:at + 20], "<i2")).all()
-    mel_peak(recording, 80)
+
+def decode_all():
+    with Recording.open(LongWav(clip, hours), max_memory_s=max_memory_s) as recording:
+        check_end(recording)
+        mel_peak(recording, 80)
+
+def decode_and_search():
+    with open_growing(LongWav(clip, hours), max_memory_s=max_memory_s) as recording:
+        windows = windows_of(recording, [Clip(0, NO_END)], TranscribeOptions(), only_speech=True)
+        assert sum(window.stop - window.start for window in windows) > hours * 300_000
+        check_end(recording)
+
+Recording.open(clip).close()
+list(windows_of(Recording.open(clip), [Clip(0, NO_END)], TranscribeOptions(), only_speech=True))
+def peak_mb(): return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+before = peak_mb()
+globals()[sys.argv[3]]()
 print(peak_mb() - before)
 """
 
 
-def peak_growth_mb(hours: float, max_memory_s: float, clip: Int16Samples, folder: Path) -> float:
+def peak_growth_mb(work: str, hours: float, max_memory_s: float, clip: Int16Samples, folder: Path) -> float:
     (folder / "long.py").write_text(LONG)
     (folder / "clip.wav").write_bytes(wav(clip))
-    command = [sys.executable, "long.py", str(hours), str(max_memory_s), "clip.wav"]
+    command = [sys.executable, "long.py", str(hours), str(max_memory_s), work]
     path = os.pathsep.join(filter(None, sys.path))
     done: Any = subprocess.run(
         command, cwd=folder, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
@@ -231,10 +226,13 @@ def peak_growth_mb(hours: float, max_memory_s: float, clip: Int16Samples, folder
 
 @pytest.mark.speech
 def test_memory_of_one_hour(speech_clips: list[Path], tmp_path: Path) -> None:
-    assert peak_growth_mb(1, 60, read_clip(speech_clips[0]), tmp_path) < 40  # the samples alone are 115 MB
+    growth_mb = peak_growth_mb("decode_all", 1, 60, read_clip(speech_clips[0]), tmp_path)
+    assert growth_mb < 40  # the samples alone are 115 MB
 
 
 @pytest.mark.slow
 @pytest.mark.speech
-def test_memory_of_ten_hours(speech_clips: list[Path], tmp_path: Path) -> None:
-    assert peak_growth_mb(10, 1_200, read_clip(speech_clips[0]), tmp_path) < 200  # the samples alone are 1.15 GB
+@pytest.mark.parametrize("work", ["decode_all", "decode_and_search"])
+def test_memory_of_ten_hours(work: str, speech_clips: list[Path], tmp_path: Path) -> None:
+    growth_mb = peak_growth_mb(work, 10, 1_200, read_clip(speech_clips[0]), tmp_path)
+    assert growth_mb < 200  # the samples alone are 1.15 GB

@@ -53,7 +53,7 @@ class ChainRun:
 def run_chain(seconds: float, tokens: tuple[int, ...], **options: object) -> ChainRun:
     with Recording.open(np.ones(round(seconds * RATE), np.float32)) as recording:
         n_frames = n_mel_frames(recording)
-        context = ChainContext(recording, TranscribeOptions.of(**options), TOKENIZER, "en", 448, n_frames, cutter=None)
+        context = ChainContext(recording, TranscribeOptions.of(**options), TOKENIZER, "en", 448, cutter=None)
         run = ChainRun(Chain(context, [Clip(0, n_frames)], is_first=True, keep_tail=False), tokens)
         run.run()
     return run
@@ -101,7 +101,7 @@ def test_chain_ends_even_if_a_window_does_not_advance() -> None:
 
     advances: list[int] = []
     with Recording.open(np.ones(RATE, np.float32)) as recording:
-        context = ChainContext(recording, TranscribeOptions(), TOKENIZER, "en", 448, 100, cutter=None)
+        context = ChainContext(recording, TranscribeOptions(), TOKENIZER, "en", 448, cutter=None)
         on_advance: Callable[[int], None] = advances.append
         list(StuckChain(context, [Clip(0, 100)], is_first=True, keep_tail=False, on_advance=on_advance).run())
     assert sum(advances) == 100

@@ -10,7 +10,7 @@ import pytest
 
 from choral.audio.mel import log_mel, mel_peak
 from choral.audio.recording import Recording
-from choral.longform.cuts import Clip, Cutter, clips_from, cut_to_windows, intersect, n_mel_frames
+from choral.longform.cuts import Clip, Cutter, clips_from, intersect, n_mel_frames
 
 RATE, N_MELS = 16_000, 80
 
@@ -49,25 +49,6 @@ def test_later_window_uses_the_peak_of_the_recording(jfk: Path, start: int) -> N
 def test_first_window_of_a_long_recording_uses_its_peak(jfk: Path) -> None:
     recording = recording_of(40 * RATE, 40 * RATE - 1, jfk)
     assert Cutter(recording, N_MELS).first_window().mel_peak == mel_peak(recording, N_MELS)
-
-
-def test_long_speech_is_cut_at_quiet_places() -> None:
-    audio = np.random.default_rng(1).normal(0, 0.1, 100 * RATE).astype(np.float32)
-    quiet = [25.0, 50.5, 76.0]  # seconds
-    for second in quiet:
-        audio[round((second - 0.15) * RATE) : round((second + 0.15) * RATE)] = 0
-    with Recording.open(audio) as recording:
-        windows = cut_to_windows(recording, [Clip(0, 10_000)])
-    assert [window.start for window in windows] == [0, *(clip.stop for clip in windows[:-1])]
-    assert windows[-1].stop == 10_000
-    assert all(window.stop - window.start <= 3000 for window in windows)
-    assert [window.stop / 100 for window in windows[:3]] == pytest.approx(quiet, abs=0.1)
-
-
-def test_neighbouring_parts_share_a_window() -> None:
-    with Recording.open(np.ones(100 * RATE, dtype=np.float32)) as recording:
-        windows = cut_to_windows(recording, [Clip(0, 900), Clip(1200, 2000), Clip(2500, 2990), Clip(3100, 4000)])
-    assert windows == [Clip(0, 2990), Clip(3100, 4000)]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from choral.audio.recording import OnProgress, decode_into
-from choral.audio.samples import SampleWriter
+from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
 
 
@@ -45,7 +45,7 @@ FAULTS: dict[str, Callable[[], object]] = {
 
 
 def decode_with_faults(
-    writer: SampleWriter,
+    sink: SampleSink,
     source: AudioSource,
     max_audio_s: float,
     on_progress: OnProgress | None,
@@ -64,4 +64,4 @@ def decode_with_faults(
             time.sleep(0.1)
             assert on_progress is not None
             on_progress(1.0, None)
-    return decode_into(writer, source, max_audio_s, on_progress, cancel_event)
+    return decode_into(sink, source, max_audio_s, on_progress, cancel_event)

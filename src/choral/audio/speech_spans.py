@@ -77,6 +77,13 @@ class SpanFinder:
         return self._next_start - self._share_before(self._next_start)
 
     @property
+    def open_span(self) -> SpeechSpan | None:
+        """The next span to be returned, if it has certainly begun: its start is final, its stop can only grow."""
+        if self._pending is not None:
+            return self._pending
+        return SpeechSpan(self.min_next_start, self._min_run_stop) if self._is_next_certain() else None
+
+    @property
     def _next_start(self) -> int:
         """The first sample where a run that has not ended can start."""
         first = self._tracker.n_frames if self._tracker.first is None else self._tracker.first
@@ -106,11 +113,15 @@ class SpanFinder:
 
     def _is_next_certain(self) -> bool:
         """Whether the current run is long enough, however it goes on."""
-        tracker = self._tracker
-        if tracker.first is None:
+        if self._tracker.first is None:
             return False
-        stop = tracker.n_frames if tracker.quiet_from is None else tracker.quiet_from
-        return (stop - tracker.first) * FRAME_SAMPLES >= self._min_speech_samples
+        return self._min_run_stop - self._tracker.first * FRAME_SAMPLES >= self._min_speech_samples
+
+    @property
+    def _min_run_stop(self) -> int:
+        """The sample before which the current run does not end."""
+        quiet_from = self._tracker.quiet_from
+        return (self._tracker.n_frames if quiet_from is None else quiet_from) * FRAME_SAMPLES
 
     def _share_before(self, start: int) -> int:
         """How far the padding of a span that starts here reaches back, and that of the span before it forward."""

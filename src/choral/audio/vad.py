@@ -67,6 +67,11 @@ class SpeechFinder:
         """No span that is still to be returned starts before this sample."""
         return self._spans.min_next_start
 
+    @property
+    def open_span(self) -> SpeechSpan | None:
+        """The next span to be returned, if it has certainly begun: its start is final, its stop can only grow."""
+        return self._spans.open_span
+
 
 class VoiceDetector:
     """Keeps the model's state between pieces: predictions for all pieces equal those for the whole."""

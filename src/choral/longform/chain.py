@@ -113,7 +113,7 @@ class Chain:
             hallucinations = HallucinationFilter(
                 window=window,
                 threshold_s=options.hallucination_silence_threshold,
-                content_frames=self.context.content_frames,
+                recording=self.context.recording,
                 last_speech_s=self.last_speech_s,
             )
             accepted = hallucinations.apply(segments, next_seek, is_closed=split.is_closed)

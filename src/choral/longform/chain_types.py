@@ -52,7 +52,6 @@ class ChainContext:
     tokenizer: Tokenizer
     language: str
     n_text_ctx: int
-    content_frames: int
     cutter: Cutter | None  # None: each window is scaled by itself and padded with silence
 
     def cut(self, window: WindowRange) -> WindowAudio:

@@ -1,11 +1,8 @@
-"""Which parts of a recording are decoded, and the windows that are cut from it.
-
-Speech keeps its pauses, and short pauses do not end a clip: times stay those of the recording, and the model gets the
-pauses that punctuation comes from. No window crosses the border of a requested clip.
-"""
+"""Clips of a recording, and windows that are cut from it."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,15 +10,13 @@ from functools import cached_property
 import numpy as np
 
 from choral.audio.constants import HOP_LENGTH, MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
-from choral.audio.mel import HALF_FRAME, mel_peak, n_frames_covering
+from choral.audio.mel import HALF_FRAME, mel_peak
 from choral.audio.recording import Recording
-from choral.audio.vad import find_speech
 from choral.engine.window import WindowAudio
-from choral.types import TranscribeOptions
 
-MAX_PAUSE_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # a longer silence ends a clip
-CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, searched for the quietest position
+NO_END = sys.maxsize  # of a clip that ends with the recording, while its length is not known
 QUIET_FRAMES = 20  # length of a quiet position
+MAX_FITTING_SAMPLES = WINDOW_SAMPLES - HALF_FRAME  # all frames that cover them are in one window
 
 
 @dataclass(frozen=True)
@@ -36,6 +31,11 @@ def n_mel_frames(recording: Recording) -> int:
     return recording.n_samples // HOP_LENGTH
 
 
+def available_frames(recording: Recording, n_frames: int) -> int:
+    """The smaller of `n_frames` and those of the recording; does not wait for its end."""
+    return recording.available(n_frames * HOP_LENGTH) // HOP_LENGTH
+
+
 class Cutter:
     """Cuts windows whose features equal a slice of the whole recording's, which are scaled by its loudest mel value.
 
@@ -45,23 +45,23 @@ class Cutter:
 
     def __init__(self, recording: Recording, n_mels: int) -> None:
         self._recording, self._n_mels = recording, n_mels
-        self._fits_window = n_frames_covering(recording.n_samples) <= WINDOW_MEL_FRAMES
+        self.fits_window = recording.available(MAX_FITTING_SAMPLES + 1) <= MAX_FITTING_SAMPLES
 
     def cut(self, start: int, n_frames: int) -> WindowAudio:
         """The window at mel frame `start`."""
         first = start * HOP_LENGTH
         lead = min(first, HALF_FRAME)
         samples = self._recording.samples(first - lead, first + n_frames * HOP_LENGTH + HALF_FRAME)
-        has_all = start == 0 and self._fits_window and samples.size == self._recording.n_samples
-        return WindowAudio(samples, lead, n_frames, mel_peak=None if has_all else self._peak)
+        has_all = start == 0 and self.fits_window and samples.size == self._recording.n_samples
+        return WindowAudio(samples, lead, n_frames, mel_peak=None if has_all else self.peak)
 
     def first_window(self) -> WindowAudio:
         """The first 30 s, padded with silence: where openai-whisper detects the language."""
         samples = self._recording.samples(0, WINDOW_SAMPLES + HALF_FRAME)
-        return WindowAudio(samples, 0, WINDOW_MEL_FRAMES, mel_peak=None if self._fits_window else self._peak)
+        return WindowAudio(samples, 0, WINDOW_MEL_FRAMES, mel_peak=None if self.fits_window else self.peak)
 
     @cached_property
-    def _peak(self) -> float:
+    def peak(self) -> float:
         return mel_peak(self._recording, self._n_mels)
 
 
@@ -73,30 +73,12 @@ def cut_padded(recording: Recording, start: int, n_frames: int) -> WindowAudio:
 
 
 def clips_from(seconds: tuple[float, ...], n_frames: int) -> list[Clip]:
-    """`start,end,start,end,…` in seconds as clips; a missing last end is the recording's."""
+    """`start,end,start,end,…` in seconds as clips within `n_frames`, where a missing last end is."""
     points = [min(round(second * MEL_FRAMES_PER_SECOND), n_frames) for second in seconds] or [0]
     if len(points) % 2 == 1:
         points.append(n_frames)
     pairs = zip(points[::2], points[1::2], strict=True)
     return [Clip(start, stop) for start, stop in pairs if start < stop]
-
-
-def keep_speech(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[list[Clip]]:
-    """For each clip with speech by the voice detector, its parts with speech: padded, and joined over short pauses."""
-    spans = find_speech(
-        recording,
-        threshold=options.vad_threshold,
-        min_silence_s=options.vad_min_silence,
-        pad_s=options.vad_padding,
-    )
-    joined: list[Clip] = []
-    for span in spans:
-        start, stop = span.start // HOP_LENGTH, -(-span.stop // HOP_LENGTH)
-        if joined and start - joined[-1].stop < MAX_PAUSE_FRAMES:
-            joined[-1] = Clip(joined[-1].start, stop)
-        else:
-            joined.append(Clip(start, stop))
-    return [parts for parts in intersect(clips, joined) if parts]
 
 
 def intersect(clips: list[Clip], spans: list[Clip]) -> Iterator[list[Clip]]:
@@ -109,29 +91,6 @@ def intersect(clips: list[Clip], spans: list[Clip]) -> Iterator[list[Clip]]:
         while last < len(spans) and spans[last].start < clip.stop:
             last += 1
         yield [Clip(max(clip.start, span.start), min(clip.stop, span.stop)) for span in spans[first:last]]
-
-
-def cut_to_windows(recording: Recording, parts: list[Clip]) -> list[Clip]:
-    """Windows of at most 30 s over the parts of one clip: neighbours that fit share a window, with the pause between
-    them; long parts are cut at quiet positions."""
-    windows: list[Clip] = []
-    for part in parts:
-        if windows and part.stop - windows[-1].start <= WINDOW_MEL_FRAMES:
-            windows[-1] = Clip(windows[-1].start, part.stop)
-        else:
-            windows += cut_long(recording, part)
-    return windows
-
-
-def cut_long(recording: Recording, clip: Clip) -> list[Clip]:
-    parts = []
-    start = clip.start
-    while clip.stop - start > WINDOW_MEL_FRAMES:
-        limit = start + WINDOW_MEL_FRAMES
-        cut = quietest_frame(recording, limit - CUT_SEARCH_FRAMES, limit)
-        parts.append(Clip(start, cut))
-        start = cut
-    return [*parts, Clip(start, clip.stop)]
 
 
 def quietest_frame(recording: Recording, start: int, stop: int) -> int:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
+from choral.audio.recording import Recording
 from choral.longform.chain_types import Accepted, WindowRange
+from choral.longform.cuts import available_frames
 from choral.longform.words import last_word_end
 from choral.types import Segment, Word
 
@@ -21,7 +24,7 @@ class HallucinationFilter:
 
     window: WindowRange
     threshold_s: float
-    content_frames: int
+    recording: Recording
     last_speech_s: float
 
     @property
@@ -55,9 +58,11 @@ class HallucinationFilter:
             following = next((later for later in segments[i + 1 :] if later.words), None)
             if is_anomaly(segment) and self.is_isolated(segment, following, last_end_s):
                 seek = round(max(self.window.start_s + 1, segment.start) * MEL_FRAMES_PER_SECOND)
-                content_s = self.content_frames / MEL_FRAMES_PER_SECOND
-                if content_s - segment.end < self.threshold_s:
-                    seek = self.content_frames
+                # Beyond this frame it makes no difference where the recording ends, so there is no need to wait for it.
+                max_frames = math.ceil((segment.end + self.threshold_s) * MEL_FRAMES_PER_SECOND) + 1
+                content_frames = available_frames(self.recording, max_frames)
+                if content_frames / MEL_FRAMES_PER_SECOND - segment.end < self.threshold_s:
+                    seek = content_frames
                 return Accepted(segments[:i], seek)
             last_end_s = segment.end
         return Accepted(segments, next_seek)

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from choral.audio.constants import WINDOW_MEL_FRAMES
+from choral.audio.constants import SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.audio.loudness import normalize_loudness
 from choral.audio.recording import Recording
 from choral.engine.any_engine import AnyEngine
 from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
 from choral.longform.chain import Chain
 from choral.longform.chain_types import ChainContext
-from choral.longform.compute_budget import EXCEEDED, require_clips
-from choral.longform.cuts import Clip, Cutter, clips_from, cut_padded, cut_to_windows, keep_speech, n_mel_frames
-from choral.longform.run_chains import run_chains
+from choral.longform.compute_budget import EXCEEDED, MIN_CLIPS, ComputeBudget, require_clips
+from choral.longform.cuts import NO_END, Clip, Cutter, available_frames, clips_from, cut_padded, n_mel_frames
+from choral.longform.lookahead import Lookahead
+from choral.longform.progress_reporter import OnProgress, ProgressReporter
+from choral.longform.run_chains import ChainRunner
+from choral.longform.speech_windows import speech_in, windows_of
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
 
 MIN_DURATION_S = 0.1
-
-OnProgress = Callable[[float, float], None]  # seconds done, total seconds
+MIN_SAMPLES = round(MIN_DURATION_S * SAMPLE_RATE)
 
 
 @dataclass(frozen=True)
@@ -47,13 +49,14 @@ class Transcriber:
         """Checks the options against the model; iterating the transcription does the work."""
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
-        if options.loudness != "off":
-            recording = normalize_loudness(recording, options.loudness, options.loudness_target)
         return Transcription(self, recording, options, on_progress, Caller(priority))
 
 
 class Transcription:
-    """One request in progress. Iterate it for segments as they become final; then call `transcript`."""
+    """One request in progress. Iterate it for segments as they become final; then call `transcript`.
+
+    The chains are found on a thread of their own, while the recording may still be decoded.
+    """
 
     def __init__(
         self,
@@ -65,30 +68,33 @@ class Transcription:
     ) -> None:
         self.engine, self.tokenizer = transcriber.engine, transcriber.tokenizer
         self.dims, self.recording, self.options = transcriber.dims, recording, options
-        self.on_progress, self.caller = on_progress, caller
-        self.content_frames = n_mel_frames(recording)
-        self.clips = clips_from(options.clip_timestamps, self.content_frames)
-        require_clips(len(self.clips), self.content_frames)
-        self.done_frames = self.total_frames = 0
+        self.caller = caller
+        self.progress = ProgressReporter(recording, on_progress)
+        self.clips = clips_from(options.clip_timestamps, NO_END)
+        if len(self.clips) > MIN_CLIPS:  # only then does the duration matter
+            n_frames = n_mel_frames(recording)
+            require_clips(len(clips_from(options.clip_timestamps, n_frames)), n_frames)
         self.language: Language | None = None
         self.segments: list[Segment] = []
-        self.warnings = list(recording.warnings)
+        self.warnings: list[str] = []
+        self.budgets: list[ComputeBudget] = []
+        is_short = recording.is_complete and recording.n_samples <= WINDOW_SAMPLES
+        self._chains = Lookahead(self.chains(), name="choral-chains", on_thread=not is_short)
 
     def cancel(self) -> None:
         """From any thread: the windows leave before the engine's next step, and iteration raises `CancelledError`."""
+        self._chains.close()
         self.engine.cancel_all(self.caller)
 
     def __iter__(self) -> Iterator[Segment]:
-        chains = self.chains()
-        self.total_frames = sum(clip.stop - clip.start for chain in chains for clip in chain.clips)
-        for segment in run_chains(self.engine, self.caller, chains, self.report_progress):
+        runner = ChainRunner(self.engine, self.caller, self._chains, self.progress.report)
+        for segment in runner.segments():
             numbered = replace(segment, id=len(self.segments))
             self.segments.append(numbered)
             yield numbered
-        if any(chain.budget.is_exceeded for chain in chains):
+        if any(budget.is_exceeded for budget in self.budgets):
             self.warnings.append(EXCEEDED)
-        if self.on_progress is not None:
-            self.on_progress(self.recording.duration, self.recording.duration)
+        self.progress.finish()
 
     def transcript(self) -> Transcript:
         """The transcript of all segments so far: complete once the iteration has ended."""
@@ -101,53 +107,66 @@ class Transcription:
             language_probability=language.probability,
             duration=self.recording.duration,
             task=self.options.task,
-            warnings=tuple(self.warnings),
+            warnings=(*self.recording.warnings, *self.warnings),
         )
 
-    def chains(self) -> list[Chain]:
-        clips = self.clips_to_decode()
-        if not clips:
-            return []
-        is_batched = self.options.mode == "batched"
-        # openai-whisper scales every window by the whole recording; batched windows must not wait for its end.
-        cutter = None if is_batched else Cutter(self.recording, self.dims.n_mels)
-        self.language = self.known_language() or self.detect(clips[0], cutter)
-        context = ChainContext(
+    def chains(self) -> Iterator[Chain]:
+        """Every chain as soon as it is known; waits for audio where it must."""
+        if self.options.loudness != "off":
+            self.recording = normalize_loudness(self.recording, self.options.loudness, self.options.loudness_target)
+        if (reason := self.reason_for_no_text()) is not None:
+            self.warnings.append(reason)
+            return
+        found = self.batched_chains() if self.options.mode == "batched" else self.sequential_chains()
+        for chain in found:
+            self.budgets.append(chain.budget)
+            self.progress.add(chain.clips)
+            yield chain
+        if not self.budgets:
+            self.warnings.append("the voice detector found no speech; use --no-vad to transcribe anyway")
+        _ = self.recording.summary  # audio after the last clip can be damaged too
+        self.progress.all_found()
+
+    def reason_for_no_text(self) -> str | None:
+        if self.recording.available(MIN_SAMPLES) < MIN_SAMPLES:
+            return f"only {self.recording.duration * 1000:.0f} ms of audio: too short for speech"
+        if self.recording.is_silent:
+            return "the audio is silent: nothing to transcribe"
+        if not self.clips or available_frames(self.recording, self.clips[0].start + 1) <= self.clips[0].start:
+            return "clip_timestamps lie outside the audio: nothing to transcribe"
+        return None
+
+    def batched_chains(self) -> Iterator[Chain]:
+        """One for each window, which is scaled by itself: it must not wait for the end of the recording."""
+        windows = windows_of(self.recording, self.clips, self.options, only_speech=self.options.vad is not False)
+        context = None
+        for window in windows:
+            is_first = context is None
+            context = context or self.context(window, cutter=None)
+            yield Chain(context, [window], is_first=is_first, keep_tail=True, on_advance=self.progress.advance)
+
+    def sequential_chains(self) -> Iterator[Chain]:
+        """One over all clips, scaled by the whole recording as in openai-whisper."""
+        cutter = Cutter(self.recording, self.dims.n_mels)
+        if not cutter.fits_window:
+            _ = cutter.peak  # waits for the end of the recording: here, where it can be cancelled
+        clips = clips_from(self.options.clip_timestamps, n_mel_frames(self.recording))
+        if self.options.vad:
+            clips = speech_in(self.recording, clips, self.options)
+        if clips:
+            context = self.context(clips[0], cutter)
+            yield Chain(context, clips, is_first=True, keep_tail=False, on_advance=self.progress.advance)
+
+    def context(self, first: Clip, cutter: Cutter | None) -> ChainContext:
+        self.language = self.known_language() or self.detect(first, cutter)
+        return ChainContext(
             recording=self.recording,
             options=self.options,
             tokenizer=self.tokenizer,
             language=self.language.code,
             n_text_ctx=self.dims.n_text_ctx,
-            content_frames=self.content_frames,
             cutter=cutter,
         )
-        if not is_batched:
-            return [Chain(context, clips, is_first=True, keep_tail=False, on_advance=self.advance)]
-        return [
-            Chain(context, [clip], is_first=i == 0, keep_tail=True, on_advance=self.advance)
-            for i, clip in enumerate(clips)
-        ]
-
-    def clips_to_decode(self) -> list[Clip]:
-        """The requested clips; only their speech where the voice detector is on."""
-        if self.recording.duration < MIN_DURATION_S:
-            self.warnings.append(f"only {self.recording.duration * 1000:.0f} ms of audio: too short for speech")
-            return []
-        if self.recording.is_silent:
-            self.warnings.append("the audio is silent: nothing to transcribe")
-            return []
-        if not self.clips:
-            self.warnings.append("clip_timestamps lie outside the audio: nothing to transcribe")
-            return []
-        is_batched = self.options.mode == "batched"
-        parts_by_clip = [[clip] for clip in self.clips]
-        if self.options.vad or (self.options.vad is None and is_batched):
-            parts_by_clip = keep_speech(self.recording, self.clips, self.options)
-            if not parts_by_clip:
-                self.warnings.append("the voice detector found no speech; use --no-vad to transcribe anyway")
-        if is_batched:  # clip by clip: a window must not cover what lies between two of them
-            parts_by_clip = [cut_to_windows(self.recording, parts) for parts in parts_by_clip]
-        return [part for parts in parts_by_clip for part in parts]
 
     def known_language(self) -> Language | None:
         if self.options.language is not None:
@@ -164,14 +183,6 @@ class Transcription:
             audio = cutter.first_window()
         languages = detect_in(self.engine, audio, self.caller)
         return Language(languages.best, languages.probabilities[languages.best])
-
-    def advance(self, n_frames: int) -> None:
-        self.done_frames += n_frames
-
-    def report_progress(self) -> None:
-        if self.on_progress is not None:
-            duration_s = self.recording.duration
-            self.on_progress(duration_s * self.done_frames / self.total_frames, duration_s)
 
 
 def detect_language(engine: AnyEngine, recording: Recording, n_mels: int) -> Languages:

@@ -29,7 +29,7 @@ class TranscribeRequest:
 
 @dataclass(frozen=True)
 class AudioOpened:
-    """The audio has been fetched and decoded."""
+    """The audio has been fetched and decoded; segments of its beginning may have come before."""
 
     duration_s: float
     fetch_s: float

@@ -1,4 +1,4 @@
-"""One request on the calling thread: open the audio, decode it, transcribe it, and emit the events.
+"""One request on the calling thread: open the audio, transcribe it while another thread decodes it, emit the events.
 
 The same code runs in a request process and, without processes, on a thread of the caller's. `cancel` works in every
 phase: it cuts a download, and decoding, voice detection and every other read of samples raise at their next piece.
@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.audio.recording import OnProgress, Recording, decode_into
-from choral.audio.samples import SampleWriter
+from choral.audio.growing_recording import GrowingRecording
+from choral.audio.recording import OnProgress, Recording, decode_into, raise_if_cancelled
+from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
 from choral.errors import NotAudio
 from choral.remote.abort_handle import AbortHandle
@@ -24,6 +25,7 @@ from choral.serving.request_events import (
     AudioOpened,
     OnEvent,
     Progressed,
+    RequestEvent,
     RequestFailed,
     RequestFinished,
     SegmentReady,
@@ -33,8 +35,8 @@ from choral.types import Priority, TranscribeOptions, Transcript
 if TYPE_CHECKING:
     from choral.longform.transcriber import Transcriber, Transcription
 
-# Of `decode_into`: writer, source, maximum seconds of audio, progress, cancel event; returns the warnings.
-DecodeFunction = Callable[[SampleWriter, AudioSource, float, OnProgress | None, threading.Event], tuple[str, ...]]
+# Of `decode_into`: sink, source, maximum seconds of audio, progress, cancel event; returns the warnings.
+DecodeFunction = Callable[[SampleSink, AudioSource, float, OnProgress | None, threading.Event], tuple[str, ...]]
 OpenFunction = Callable[[AbortHandle], AudioSource | Recording]
 
 
@@ -62,6 +64,8 @@ class RequestRun:
         self._options, self._priority, self._emit, self._on_fetched = options, priority, emit, on_fetched
         self._abort_handle = AbortHandle()
         self._cancel_event = threading.Event()
+        self._emit_lock = threading.Lock()
+        self._has_ended = False
         self._transcription: Transcription | None = None
 
     def run(self) -> None:
@@ -70,7 +74,7 @@ class RequestRun:
             end: RequestFinished | RequestFailed = RequestFinished(self._transcribe())
         except BaseException as error:  # bugs included, or the caller would wait forever
             end = RequestFailed(CancelledError() if self._cancel_event.is_set() else error)
-        self._emit(end)
+        self._report(end)
 
     def cancel(self) -> None:
         """From any thread."""
@@ -85,38 +89,48 @@ class RequestRun:
                 recording, self._options, self._report_progress, self._priority
             )
             for segment in self._transcription:
-                self._emit(SegmentReady(segment))
+                self._report(SegmentReady(segment))
             return self._transcription.transcript()
 
     def _open(self) -> AbstractContextManager[Recording]:
         started_s = time.perf_counter()
         audio = self._open_input(self._abort_handle)
         self._on_fetched()
-        fetched_s = time.perf_counter()
-        recording = audio if isinstance(audio, Recording) else self._decode(audio)
+        fetch_s = time.perf_counter() - started_s
+        if isinstance(audio, Recording):
+            recording = audio
+            self._report(AudioOpened(recording.duration, fetch_s, decode_s=0.0))
+        else:
+            recording = self._decode(audio, fetch_s)
         recording.cancel_event = self._cancel_event
-        self._emit(AudioOpened(recording.duration, fetched_s - started_s, time.perf_counter() - fetched_s))
         return recording
 
-    def _decode(self, source: AudioSource) -> Recording:
-        limits = self._limits
-        deadline_s = time.monotonic() + limits.timeout_s
+    def _decode(self, source: AudioSource, fetch_s: float) -> Recording:
+        limits, started_s = self._limits, time.monotonic()
 
-        def check_deadline(decoded_s: float, total_s: float | None) -> None:
-            if time.monotonic() > deadline_s:
-                raise decode_timeout(source.name, limits.timeout_s)
+        def decode(sink: SampleSink, on_progress: OnProgress, cancel_event: threading.Event) -> tuple[str, ...]:
+            def on_piece(decoded_s: float, total_s: float | None) -> None:
+                raise_if_cancelled(self._cancel_event)
+                if time.monotonic() > started_s + limits.timeout_s:
+                    raise decode_timeout(source.name, limits.timeout_s)
+                on_progress(decoded_s, total_s)
 
-        writer = SampleWriter(int(limits.max_memory_s * SAMPLE_RATE))
-        try:
             with source:
-                warnings = limits.decode(writer, source, limits.max_audio_s, check_deadline, self._cancel_event)
-            return Recording.from_writer(writer, source.name, warnings)
-        except BaseException:
-            writer.discard()
-            raise
+                warnings = limits.decode(sink, source, limits.max_audio_s, on_piece, cancel_event)
+            self._report(AudioOpened(sink.n_samples / SAMPLE_RATE, fetch_s, time.monotonic() - started_s))
+            return warnings
+
+        return GrowingRecording(decode, source.name, limits.max_memory_s)
 
     def _report_progress(self, done_s: float, total_s: float) -> None:
-        self._emit(Progressed(done_s, total_s))
+        self._report(Progressed(done_s, total_s))
+
+    def _report(self, event: RequestEvent) -> None:
+        """From the thread that decodes and the one that transcribes; the end is the last event."""
+        with self._emit_lock:
+            if not self._has_ended:
+                self._has_ended = isinstance(event, RequestFinished | RequestFailed)
+                self._emit(event)
 
 
 def decode_timeout(name: str, timeout_s: float) -> NotAudio:

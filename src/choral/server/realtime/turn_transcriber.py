@@ -98,9 +98,8 @@ class TurnTranscriber:
             if turn.history:
                 prompt = self._tokenizer.decode(turn.history[-self._max_prompt_tokens :])
                 options = replace(options, initial_prompt=prompt)
-            frames = n_mel_frames(recording)
-            context = ChainContext(recording, options, self._tokenizer, language, self._dims.n_text_ctx, frames, cutter)
-            chain = Chain(context, [Clip(0, frames)], is_first=True, keep_tail=False)
+            context = ChainContext(recording, options, self._tokenizer, language, self._dims.n_text_ctx, cutter)
+            chain = Chain(context, [Clip(0, n_mel_frames(recording))], is_first=True, keep_tail=False)
             yield from self._run_chain(turn, chain)
 
     def _run_chain(self, turn: Turn, chain: Chain) -> Steps[None]:
