@@ -187,8 +187,8 @@ def test_process_tree(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "text"),
     [
-        (["--concurrency", "1,none"], "numbers from 1 up"),
-        (["--concurrency", "0"], "numbers from 1 up"),
+        (["--concurrency", "1,none"], "numbers from 1 to 10000"),
+        (["--concurrency", "0"], "numbers from 1 to 10000"),
         (["--soak", "soon"], "write 90s, 10m or 1h"),
         (["--soak", "0"], "write 90s, 10m or 1h"),
         (["--soak", "1m", "--url", "http://127.0.0.1:1"], "leave out --url"),

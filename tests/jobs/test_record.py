@@ -30,7 +30,7 @@ def test_records_are_read_from_redis_and_written_as_json() -> None:
     record = record_of(
         state="waiting", due_at="20", cancel="1", webhook_attempts='[{"at": 1, "status": 500, "error": "x"}]'
     )
-    assert (record.id, record.due_at, record.is_cancel_wanted, record.attempts) == ("job", 20.0, True, 0)
+    assert (record.id, record.due_at, record.is_cancel_requested, record.attempts) == ("job", 20.0, True, 0)
     fields = json.loads(record.to_json())
     assert (fields["id"], fields["state"], fields["request"]["options"]) == ("job", "waiting", {"beam_size": 2})
     assert fields["timings"] == dict.fromkeys(["queued_s", "fetch_s", "decode_s", "engine_s"])

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable
 from typing import IO, cast
 
+from choral.common.sizes import binary_size
 from choral.errors import AudioTooLarge, StorageError
 
 SPOOL_MEMORY_BYTES = 32 * 2**20
@@ -23,7 +24,9 @@ def spool(chunks: Iterable[bytes], name: str, max_bytes: int, memory_bytes: int 
         for chunk in chunks:
             written_bytes += len(chunk)
             if written_bytes > max_bytes:
-                raise AudioTooLarge(f"{name} is larger than {size_text(max_bytes)}: send a shorter or compressed file")
+                raise AudioTooLarge(
+                    f"{name} is larger than {binary_size(max_bytes)}: send a shorter or compressed file"
+                )
             write(file, chunk)
         file.seek(0)
     except BaseException:
@@ -35,15 +38,9 @@ def spool(chunks: Iterable[bytes], name: str, max_bytes: int, memory_bytes: int 
 def require_size(name: str, size_bytes: int, max_bytes: int) -> None:
     if size_bytes > max_bytes:
         raise AudioTooLarge(
-            f"{name} has {size_text(size_bytes)}, the limit is {size_text(max_bytes)}: "
+            f"{name} has {binary_size(size_bytes)}, the limit is {binary_size(max_bytes)}: "
             "send a shorter or compressed file"
         )
-
-
-def size_text(n_bytes: int) -> str:
-    if n_bytes >= 2**30:
-        return f"{n_bytes / 2**30:.3g} GiB"
-    return f"{n_bytes / 2**20:.3g} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
 
 
 def temporary_file() -> IO[bytes]:

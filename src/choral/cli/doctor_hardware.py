@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from choral.bench.report import this_machine
-from choral.cli.console import format_size
 from choral.cli.doctor_findings import Finding, Section, State, first_line
+from choral.common.sizes import format_size
 from choral.errors import StorageError
 from choral.model.store import ModelStore
 from choral.storage import cache_root

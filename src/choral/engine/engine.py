@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from choral.audio.constants import WINDOW_FRAMES
+from choral.common.sizes import format_size
 from choral.config import EngineSettings
 from choral.engine.capacity import Capacity
 from choral.engine.engine_loop import Cancel, ClearCache, EngineLoop, Shutdown, StepRecord, Submitted
@@ -177,12 +178,8 @@ def describe(runner: Runner, capacity: Capacity, settings: EngineSettings, windo
     return (
         f"{runner.name} on {runner.device} in {runner.compute_type}: encoder budget {settings.encoder_budget:,} "
         f"frames, at most {windows_per_step} windows per step; {capacity.n_slots} slots of "
-        f"{megabytes(capacity.slot_bytes)}; encoder cache {megabytes(capacity.cache_bytes)}"
+        f"{format_size(capacity.slot_bytes)}; encoder cache {format_size(capacity.cache_bytes)}"
     )
-
-
-def megabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.1f} MB"
 
 
 def end_thread(loop: EngineLoop, thread: threading.Thread) -> None:

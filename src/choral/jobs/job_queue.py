@@ -58,7 +58,7 @@ class JobQueue:
         self, request: JobRequest, audio: bytes, queue_limit: int, blob_keep_s: float = BLOB_KEEP_S
     ) -> str:
         """Returns new, known, full or, if the blob is gone, expired."""
-        blob = request.audio.place if request.audio.kind == "blob" else ""
+        blob = request.audio.location if request.audio.kind == "blob" else ""
         reply: bytes = await self.run(
             scripts.SUBMIT,
             request.id,

@@ -82,13 +82,13 @@ class JobRunner:
         audio = job.request.audio
         if audio.kind == "blob":
             async with self._blob_slots:
-                blob = await job.unless_aborted(self._retry.call(lambda: self._queue.read_blob(audio.place)))
+                blob = await job.unless_aborted(self._retry.call(lambda: self._queue.read_blob(audio.location)))
                 if not blob:
                     raise AudioNotFound(f"the audio of {audio.name} has expired in Redis: submit it again")
                 prepared = await self._decode(job, blob)
         else:
             inline, job.audio = job.audio, b""
-            prepared = await self._decode(job, inline if audio.kind == "inline" else audio.place)
+            prepared = await self._decode(job, inline if audio.kind == "inline" else audio.location)
         job.fetch_s, job.decode_s = prepared.fetch_s, prepared.decode_s
         job.duration_s = prepared.recording.duration
         return prepared

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from choral.errors import JobCancelled, JobFailed, JobNotReady, UsageError
+from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, UsageError
 from choral.jobs.request import JobRequest
 from choral.types import Segment, Transcript, Word
 
@@ -62,7 +62,7 @@ class JobRecord:
     timings: Timings
     error: str | None
     error_kind: str | None  # class name of the error
-    is_cancel_wanted: bool
+    is_cancel_requested: bool
     webhook: str | None  # pending, delivered or failed; None: no callback, or not ended
     webhook_attempts: tuple[WebhookAttempt, ...]
 
@@ -87,6 +87,10 @@ class JobRecord:
         """All fields, with the request as it was submitted."""
         fields = dataclasses.asdict(self) | {"request": json.loads(self.request.to_json())}
         return json.dumps({"id": self.id, **fields}, ensure_ascii=False)
+
+
+def job_not_found(job_id: str) -> JobNotFound:
+    return JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they end")
 
 
 FIELDS = (
@@ -147,7 +151,7 @@ def _parse(fields: dict[str, str], is_brief: bool) -> JobRecord:
         timings=Timings(**known_fields(Timings, json.loads(fields.get("timings", "{}")))),
         error=fields.get("error"),
         error_kind=fields.get("error_kind"),
-        is_cancel_wanted="cancel" in fields,
+        is_cancel_requested="cancel" in fields,
         webhook=fields.get("webhook"),
         webhook_attempts=tuple(
             WebhookAttempt(**known_fields(WebhookAttempt, each))

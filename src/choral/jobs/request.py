@@ -28,7 +28,7 @@ LONG_OPTIONS = tuple(field.name for field in dataclasses.fields(TranscribeOption
 @dataclass(frozen=True)
 class AudioRef:
     kind: AudioKind
-    place: str  # the URL, path or blob name; empty for inline
+    location: str  # the URL, path or blob name; empty for inline. Stored as "place", as version 1 requires
     name: str  # for display, without credentials
 
 
@@ -59,7 +59,7 @@ class JobRequest:
         fields = {
             "v": VERSION,
             "id": self.id,
-            "audio": dataclasses.asdict(self.audio),
+            "audio": {"kind": self.audio.kind, "place": self.audio.location, "name": self.audio.name},
             "options": changed_options(self.options),
             "priority": self.priority,
             "callback": self.callback,
@@ -78,10 +78,11 @@ class JobRequest:
             version = fields.pop("v", None)
             if version != VERSION:
                 raise UsageError(f"this job has version {version!r}, and this Choral reads {VERSION}: {UPDATE}")
-            audio, options = AudioRef(**fields.pop("audio")), fields.pop("options")
+            audio, options = fields.pop("audio"), fields.pop("options")
+            audio_ref = AudioRef(location=audio.pop("place"), **audio)
             if is_brief and len(text) > MAX_BRIEF_BYTES:
                 options = {name: value for name, value in options.items() if name not in LONG_OPTIONS}
-            return cls(audio=audio, options=TranscribeOptions.of(**options), **fields)
+            return cls(audio=audio_ref, options=TranscribeOptions.of(**options), **fields)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"this job cannot be read ({type(error).__name__}: {error}): {UPDATE}") from error
 

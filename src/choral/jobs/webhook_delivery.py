@@ -22,7 +22,6 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.common.backoff import backoff_s
@@ -31,6 +30,7 @@ from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.transport import ForbiddenError, RefusedError, UnreachableError, open_url
+from choral.remote.urls import url_problem
 
 if TYPE_CHECKING:
     from choral.jobs.metrics import WorkerMetrics
@@ -133,8 +133,8 @@ class WebhookSender:
 
     def _post(self, record: JobRecord, result: bytes | None) -> WebhookResponse:
         assert record.request.callback is not None
-        if not _is_valid(record.request.callback):
-            return WebhookResponse(None, "the callback is not a valid URL", is_final=True)
+        if problem := url_problem(record.request.callback):  # an older version may have stored it unchecked
+            return WebhookResponse(None, f"the callback is not a valid URL: {problem}", is_final=True)
         body = webhook_body(record, result, self._result_link)
         url, headers, abort_handle = record.request.callback, self._headers(webhook_id(record), body), AbortHandle()
         try:
@@ -170,13 +170,6 @@ class WebhookSender:
             headers["webhook-signature"] = sign(self._key, message_id, timestamp, body)
             headers["Choral-Signature"] = _old_signature(self._secret, timestamp, body)
         return headers
-
-
-def _is_valid(url: str) -> bool:
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False
 
 
 def _old_signature(secret: str, timestamp: int, body: bytes) -> str:

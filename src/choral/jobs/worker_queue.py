@@ -9,7 +9,6 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from choral.errors import ChoralError, UsageError
 from choral.jobs import scripts
@@ -19,6 +18,7 @@ from choral.jobs.record import WorkerStatus, transcript_to_json
 from choral.jobs.redis_connection import ResponseError, is_damaged_record
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import JobRequest
+from choral.remote.urls import url_host
 from choral.types import Priority, Transcript
 
 if TYPE_CHECKING:
@@ -46,11 +46,7 @@ class DueWebhook:
 
     @property
     def host(self) -> str:
-        """Empty if the callback is not a valid URL."""
-        try:
-            return urlsplit(self.callback).hostname or ""
-        except ValueError:
-            return ""
+        return url_host(self.callback)
 
 
 class WorkerQueue:

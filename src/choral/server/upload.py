@@ -22,7 +22,8 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
 from choral.audio.prep.input_sources import OpenFile
-from choral.audio.spool import cannot_store, size_text
+from choral.audio.spool import cannot_store
+from choral.common.sizes import binary_size
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
@@ -91,7 +92,7 @@ async def limited_body(request: Request, settings: ServerSettings, slot: UploadS
 
 def _too_large(size_bytes: int, limit_bytes: int) -> ApiError:
     return ApiError(
-        f"the request has {size_text(size_bytes)} ({size_bytes:,} bytes), the limit is {size_text(limit_bytes)} "
+        f"the request has {binary_size(size_bytes)} ({size_bytes:,} bytes), the limit is {binary_size(limit_bytes)} "
         f"({limit_bytes:,} bytes): send a shorter or compressed file",
         status=413,
         param="file",

@@ -10,7 +10,6 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from urllib.parse import urlsplit
 
 from choral.audio.prep.settings import PrepSettings
 
@@ -72,10 +71,3 @@ class HostLimiter:
     def close(self) -> None:
         with self._lock:
             self._is_closed = True
-
-
-def host_of(url: str) -> str:
-    try:
-        return urlsplit(url).netloc.rpartition("@")[2].lower()
-    except ValueError:
-        return ""  # the download fails with a message about the address

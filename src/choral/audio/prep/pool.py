@@ -21,7 +21,7 @@ from typing import Literal
 from choral.audio.prep.decode_main import DecodeFunction, default_decode, name_of
 from choral.audio.prep.decode_protocol import DecodeReply, DecodeRequest
 from choral.audio.prep.input_sources import OpenFile, PrepInput, open_path, share_file, store_bytes
-from choral.audio.prep.lanes import Lane, host_of
+from choral.audio.prep.lanes import Lane
 from choral.audio.prep.memory_budget import MemoryBudget
 from choral.audio.prep.process_pool import DecodeProcess, ProcessDied, ProcessPool
 from choral.audio.prep.settings import PrepSettings
@@ -31,7 +31,7 @@ from choral.audio.spool import temporary_file
 from choral.errors import NotAudio
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
-from choral.remote.urls import redact_url, require_http, url_scheme
+from choral.remote.urls import redact_url, require_http, url_host, url_scheme
 from choral.types import Loudness, LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
@@ -65,7 +65,7 @@ class PrepTask:
 
     def __init__(self, audio: PrepInput, loudness: LoudnessKind | None, lane: Lane) -> None:
         self.audio, self.loudness, self.lane = audio, loudness, lane
-        self.host = host_of(str(audio)) if url_scheme(audio) is not None else None
+        self.host = url_host(str(audio)) if url_scheme(audio) is not None else None
         # Set running only when it is done, because a running future cannot be cancelled.
         self.future: Future[Prepared] = Future()
         self.phase: Phase = "waiting"

@@ -33,7 +33,7 @@ def new_record(request: JobRequest, now: float) -> JobRecord:
         phase=None,
         done_s=0.0,
         timings=Timings(),
-        is_cancel_wanted=False,
+        is_cancel_requested=False,
         webhook_attempts=(),
         **unset,
     )
@@ -49,7 +49,7 @@ def record_of(row: sqlite3.Row, request: JobRequest | None = None) -> JobRecord:
         phase=None,
         done_s=(row["duration_s"] or 0.0) if state == "succeeded" else 0.0,
         timings=Timings(**known_fields(Timings, json_object(row["timings"]))),
-        is_cancel_wanted=False,
+        is_cancel_requested=False,
         webhook_attempts=tuple(
             WebhookAttempt(**known_fields(WebhookAttempt, each)) for each in json.loads(row["webhook_attempts"])
         ),

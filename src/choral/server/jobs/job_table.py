@@ -16,8 +16,8 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
-from choral.errors import JobNotFound, QueueFull, StorageError, UsageError
-from choral.jobs.record import ENDED, JobRecord, WebhookAttempt
+from choral.errors import QueueFull, StorageError, UsageError
+from choral.jobs.record import ENDED, JobRecord, WebhookAttempt, job_not_found
 from choral.jobs.request import JobRequest
 from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, new_record, readable_request, record_of
 from choral.server.sqlite_file import SqliteFile
@@ -168,7 +168,7 @@ class JobTable:
     def show(self, job_id: str) -> JobRecord:
         rows = self._file.read(f"SELECT {RECORD_COLUMNS} FROM jobs WHERE id=?", (job_id,))
         if not rows:
-            raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they ended")
+            raise job_not_found(job_id)
         return record_of(rows[0])
 
     def result(self, job_id: str) -> str | None:
