@@ -10,10 +10,11 @@ import redis as library
 from choral.errors import FetchFailed, NotAudio, UsageError
 from choral.jobs.job_queue import PRIORITIES, UPLOAD_KEEP_S
 from choral.jobs.redis_keys import GROUP
-from choral.jobs.request import AudioRef
+from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.scripts import REMOVE_IDLE_CONSUMERS, WRITE_BLOB
 from choral.jobs.worker_queue import StreamEntry
-from queue_scenario import CALLBACK, DELIVERED, STATUS, TRANSCRIPT, QueueScenario, RunScenario
+from choral.types import TranscribeOptions
+from queue_scenario import CALLBACK, DELIVERED, INLINE, STATUS, TRANSCRIPT, QueueScenario, RunScenario
 
 
 def test_a_lost_queue_is_rebuilt_with_its_jobs(run_scenario: RunScenario) -> None:
@@ -146,12 +147,15 @@ def test_a_full_redis_refuses_submits_and_lets_workers_end_jobs(run_scenario: Ru
         {"request": '{"v": 1}'},
         {"request": '{"v": 99}'},
         {"attempts": "many"},
+        {"crashes": "few"},
+        {"request": JobRequest(id="other", audio=INLINE, options=TranscribeOptions()).to_json()},
         {"queued_at": "never"},
         {"keep_s": "long", "request": "[]"},
+        {"keep_s": "6" * 60, "request": b"\xff"},
         None,
     ],
 )
-def test_a_damaged_record_is_rejected_once(run_scenario: RunScenario, damage: dict[str, str] | None) -> None:
+def test_a_damaged_record_is_rejected_once(run_scenario: RunScenario, damage: dict[str, str | bytes] | None) -> None:
     async def steps(scenario: QueueScenario) -> None:
         await scenario.submit()
         key = scenario.keys.job("job")

@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 from choral.errors import UsageError
 from choral.remote.urls import MAX_SHOWN_CHARACTERS, redact_url, url_problem
 from choral.types import Priority, TranscribeOptions
+from choral.validation import check_fields
 
 VERSION = 1
 UPDATE = "update the older Choral, or submit the job again"
@@ -30,6 +31,9 @@ class AudioRef:
     kind: AudioKind
     location: str  # the URL, path or blob name; empty for inline. Stored as "place", as version 1 requires
     name: str  # for display, without credentials
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +78,10 @@ class JobRequest:
         `is_brief`: for listings, without the texts and lists among the options if the request is long.
         """
         try:
+            text = text if isinstance(text, str) else text.decode()
             fields = json.loads(text)
+            if "\\u" in text:
+                json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
             version = fields.pop("v", None)
             if version != VERSION:
                 raise UsageError(f"this job has version {version!r}, and this Choral reads {VERSION}: {UPDATE}")

@@ -95,7 +95,10 @@ def webhook_body(record: JobRecord, result: bytes | None, result_link: str = "")
     if result is not None and result_link and len(result) > MAX_INLINE_BYTES:
         fields["result_url"] = result_link.replace("{id}", record.id)
     elif result is not None:
-        fields["result"] = json.loads(result)
+        try:
+            fields["result"] = json.loads(result)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the result of this job is damaged ({error}): submit it again") from error
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
@@ -122,6 +125,8 @@ class WebhookSender:
         """Raises nothing: whatever goes wrong with one webhook ends or delays that one alone."""
         try:
             response = await run_in_thread(lambda: self._post(record, result), "webhook")
+        except UsageError as error:  # of the job, whose result is damaged
+            response = WebhookResponse(None, str(error)[:MAX_ERROR_CHARACTERS], is_final=True)
         except Exception as error:  # a bug must not stop the other webhooks
             log.exception("internal error in a webhook: please report it", extra={"job": record.id})
             response = WebhookResponse(None, internal_error_text(error), is_final=True)
@@ -261,7 +266,10 @@ class WebhookDelivery:
             delivery = Delivery((WebhookAttempt(time.time(), None, internal_error_text(error)),), "failed", 0.0)
         if delivery is not None:
             self._metrics.webhooks.labels(delivery.outcome).inc()
-            await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
+            try:
+                await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
+            except UsageError as error:
+                log.error("the attempt could not be recorded: %s", error, extra={"job": webhook.job_id})
 
     async def _send(self, webhook: DueWebhook) -> Delivery | None:
         """None: the job was deleted, or retried since."""
