@@ -89,6 +89,13 @@ def memory_bytes(server: object) -> int:
     return int(psutil.Process(server.process.pid).memory_info().rss)  # type: ignore[attr-defined]
 
 
+def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
+    deadline_s = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline_s, "the condition was not met in time"
+        time.sleep(0.05)
+
+
 class Probe:
     """The probe process: one thread per kind of request, and one that measures the machine's lateness."""
 

@@ -258,7 +258,8 @@ def damaged(draw: random.Random, valid: bytes, kinds: Sequence[Callable[[], byte
 
 
 def damaged_request(draw: random.Random, valid: bytes) -> bytes:
-    """The JSON of a job request with a part exchanged."""
+    """The JSON of a job request with a part exchanged; what is not an object stays."""
     fields = json.loads(valid)
-    _replace_somewhere(draw, fields)
+    if isinstance(fields, dict):
+        _replace_somewhere(draw, fields)
     return json.dumps(fields).encode()

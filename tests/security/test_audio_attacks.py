@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import pytest
 
 from attack_probe import ProbeReport
 from dense_flac import flac_of_silence
+from hostile_server import raw_server, tar_pit
 from local_server import serve
 from serve_process import ServeProcess
 
@@ -32,32 +30,6 @@ def refusal(answer: httpx.Response, status: int) -> str:
     assert set(error) == {"message", "type", "param", "code"}
     assert len(error["message"]) < 1000
     return str(error["message"])
-
-
-@contextmanager
-def raw_server(answer: Callable[[socket.socket], None]) -> Iterator[str]:
-    """The URL of an audio file on a server that answers every connection this way."""
-    with socket.create_server(("127.0.0.1", 0), backlog=128) as listener:
-        stopped = threading.Event()
-
-        def handle(connection: socket.socket) -> None:
-            with connection, contextlib.suppress(OSError):
-                connection.recv(65_536)
-                answer(connection)
-
-        def accept() -> None:
-            while not stopped.is_set():
-                with contextlib.suppress(OSError):
-                    threading.Thread(target=handle, args=(listener.accept()[0],), daemon=True).start()
-
-        listener.settimeout(0.1)
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{listener.getsockname()[1]}/a.wav"
-        finally:
-            stopped.set()
-            thread.join()
 
 
 def test_dense_audio_is_refused_at_once(server: ServeProcess, attacked: Attacked) -> None:
@@ -143,30 +115,23 @@ def wait_for(http: httpx.Client, job_id: str, limit_s: float = 120) -> dict[str,
 @pytest.mark.parametrize("n_digits", [400, 5_000])
 def test_content_length_of_many_digits(http: httpx.Client, attacked: Attacked, n_digits: int) -> None:
     head = b"HTTP/1.1 200 OK\r\nContent-Length: " + b"9" * n_digits + b"\r\n\r\n"
-    with raw_server(lambda connection: connection.sendall(head)) as url, attacked(good="none"):
-        answer = http.post(SPEECH, data={"model": "whisper-1", "url": url})
+    with raw_server(lambda connection: connection.sendall(head)) as address, attacked(good="none"):
+        answer = http.post(SPEECH, data={"model": "whisper-1", "url": f"{address}/a.wav"})
         assert f"declares a size of {n_digits:,} digits" in refusal(answer, 424)
 
 
 def test_trickling_addresses_delay_nothing_else(server: ServeProcess, attacked: Attacked, jfk: Path) -> None:
-    stopped = threading.Event()
-
-    def trickle(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
-        while not stopped.wait(0.5):
-            connection.sendall(b"R")
-
     def ask(url: str) -> int:
         answer = httpx.post(server.url + SPEECH, data={"model": "whisper-1", "url": url}, timeout=120)
         return answer.status_code
 
-    with attacked(), raw_server(trickle) as slow, serve() as good, ThreadPoolExecutor(41) as threads:
-        attacks = [threads.submit(ask, slow) for _ in range(40)]
-        time.sleep(1)
-        url = good.add("/good.wav", jfk.read_bytes())
-        start_s = time.monotonic()
-        assert ask(url) == 200
-        assert time.monotonic() - start_s < 20
-        assert not any(attack.done() for attack in attacks)
-        stopped.set()
+    with attacked(), serve() as good, ThreadPoolExecutor(41) as threads:
+        with tar_pit() as slow:
+            attacks = [threads.submit(ask, f"{slow}/a.wav") for _ in range(40)]
+            time.sleep(1)
+            url = good.add("/good.wav", jfk.read_bytes())
+            start_s = time.monotonic()
+            assert ask(url) == 200
+            assert time.monotonic() - start_s < 20
+            assert not any(attack.done() for attack in attacks)
         assert all(attack.result(60) >= 400 for attack in attacks)

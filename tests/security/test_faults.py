@@ -27,7 +27,7 @@ import redis
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from attack_probe import memory_bytes, under_attack
+from attack_probe import memory_bytes, under_attack, wait_until
 from choral.bench.clips import read_samples
 from choral.jobs import Client
 from choral.jobs.redis_keys import GROUP, RedisKeys
@@ -67,13 +67,6 @@ def wait_for_job(url: str, job_id: str, limit_s: float = 90.0) -> dict[str, Any]
 
     wait_until(has_ended, limit_s)
     return job
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition was not met in time"
-        time.sleep(0.05)
 
 
 # --- SIGTERM under full load ---

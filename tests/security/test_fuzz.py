@@ -25,7 +25,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
 import fuzz_inputs
-from attack_probe import ProbeReport, memory_bytes, under_attack
+from attack_probe import ProbeReport, memory_bytes, under_attack, wait_until
 from choral.jobs import Client, ClientSettings
 from choral.jobs.redis_keys import RedisKeys
 from serve_process import ServeProcess, running
@@ -288,10 +288,3 @@ def read_everything(server: ServeProcess, n_records: int) -> None:
 def is_empty(plain: redis.Redis) -> bool:
     keys = RedisKeys()
     return not any(plain.xlen(keys.queue(priority)) for priority in ("interactive", "batch"))
-
-
-def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition was not met in time"
-        time.sleep(0.1)
