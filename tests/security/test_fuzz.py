@@ -223,8 +223,7 @@ def test_records_in_redis(redis_server: RedisServer, tiny_en_pt: Path, jfk: Path
         assert not tracebacks(worker.log)
         assert worker.stop() == 0
     finally:
-        worker.process.kill()
-        worker.process.wait()
+        worker.kill()
 
 
 def record_template(plain: redis.Redis, url: str) -> dict[bytes, bytes]:
