@@ -107,7 +107,10 @@ def test_gpu_without_triton_is_noted(has_triton: bool, text: str, fix: str | Non
 def test_without_torch_ctranslate2_is_used(doctor: Callable[..., Report]) -> None:
     report = doctor(without=["torch"])
     assert report.code == 0
-    assert report.line("torch") == "! not installed (the engine for GPUs) fix: pip install 'choral[torch]'"
+    assert (
+        report.line("torch")
+        == "! not installed (the default engine, for processors and GPUs) fix: pip install 'choral[torch]'"
+    )
     assert re.fullmatch(r"ctranslate2 on (cpu|cuda:0) in \w+", report.line("engine"))
 
 

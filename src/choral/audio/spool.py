@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, cast
 
 from choral.common.sizes import binary_size
@@ -20,7 +21,7 @@ def spool(chunks: Iterable[bytes], name: str, max_bytes: int, memory_bytes: int 
     """All chunks in a seekable file, positioned at its start: in memory while small, else an unlinked file."""
     file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=memory_bytes))  # noqa: SIM115  returned
     written_bytes = 0
-    try:
+    with close_on_error(file):
         for chunk in chunks:
             written_bytes += len(chunk)
             if written_bytes > max_bytes:
@@ -29,10 +30,17 @@ def spool(chunks: Iterable[bytes], name: str, max_bytes: int, memory_bytes: int 
                 )
             write(file, chunk)
         file.seek(0)
+    return file
+
+
+@contextmanager
+def close_on_error(file: IO[bytes]) -> Iterator[None]:
+    """Close the file if the block fails; otherwise it stays open, for its next owner."""
+    try:
+        yield
     except BaseException:
         file.close()
         raise
-    return file
 
 
 def require_size(name: str, size_bytes: int, max_bytes: int) -> None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from choral.audio.prep.settings import usable_cores
 from choral.bench.report import this_machine
 from choral.cli.doctor_findings import Finding, Section, State, first_line
 from choral.common.sizes import format_size
@@ -50,7 +51,7 @@ def hardware_section(driver: Driver) -> Section:
 
 def _processor() -> Finding:
     machine = this_machine()
-    n_usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine.n_cpus
+    n_usable = usable_cores()
     cores = f"{machine.n_cpus} cores" if n_usable == machine.n_cpus else f"{n_usable} of {machine.n_cpus} cores"
     return Finding("processor", f"{machine.cpu}, {cores}")
 

@@ -38,8 +38,8 @@ class Package:
 
 
 ENGINES = (
-    Package("ctranslate2", "the engine for processors", "pip install ctranslate2", State.NOTE),
-    Package("torch", "the engine for GPUs", "pip install 'choral[torch]'", State.NOTE),
+    Package("ctranslate2", "an engine, also without torch", "pip install ctranslate2", State.NOTE),
+    Package("torch", "the default engine, for processors and GPUs", "pip install 'choral[torch]'", State.NOTE),
 )
 PACKAGES = (
     Package("numpy", "arithmetic", "pip install 'numpy>=2'"),

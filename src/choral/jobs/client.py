@@ -16,7 +16,6 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, RedisUnavailable, UsageError
@@ -214,9 +213,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 

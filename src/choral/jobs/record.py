@@ -47,27 +47,29 @@ class WebhookAttempt:
     error: str | None  # None: delivered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
+    """The defaults are those of a job that waits for its first attempt."""
+
     request: JobRequest
-    state: State
+    state: State = "queued"
     created_at: float  # times are Unix seconds by the clock of Redis
     queued_at: float
-    started_at: float | None
-    ended_at: float | None
-    due_at: float | None  # of the next attempt, while waiting
-    attempts: int
-    crashes: int  # runs whose worker crashed or stopped responding
-    worker: str | None
-    phase: Phase | None
-    done_s: float  # of the audio
-    duration_s: float | None
-    timings: Timings
-    error: str | None
-    error_kind: str | None  # class name of the error
-    is_cancel_requested: bool
-    webhook: str | None  # pending, delivered or failed; None: no callback, or not ended
-    webhook_attempts: tuple[WebhookAttempt, ...]
+    started_at: float | None = None
+    ended_at: float | None = None
+    due_at: float | None = None  # of the next attempt, while waiting
+    attempts: int = 0
+    crashes: int = 0  # runs whose worker crashed or stopped responding
+    worker: str | None = None
+    phase: Phase | None = None
+    done_s: float = 0.0  # of the audio
+    duration_s: float | None = None
+    timings: Timings = Timings()
+    error: str | None = None
+    error_kind: str | None = None  # class name of the error
+    is_cancel_requested: bool = False
+    webhook: str | None = None  # pending, delivered or failed; None: no callback, or not ended
+    webhook_attempts: tuple[WebhookAttempt, ...] = ()
 
     @property
     def id(self) -> str:
@@ -96,27 +98,9 @@ def job_not_found(job_id: str) -> JobNotFound:
     return JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they end")
 
 
-FIELDS = (
-    "request",
-    "state",
-    "created_at",
-    "queued_at",
-    "started_at",
-    "ended_at",
-    "due_at",
-    "attempts",
-    "crashes",
-    "worker",
-    "phase",
-    "done_s",
-    "duration_s",
-    "timings",
-    "error",
-    "error_kind",
-    "cancel",
-    "webhook",
-    "webhook_attempts",
-)  # fmt: skip  (the hash also holds small audio, which is not read here)
+# Of the hash, which also holds small audio that is not read here. The presence of "cancel" is the request to cancel.
+_STORED_NAMES = {"is_cancel_requested": "cancel"}
+FIELDS = tuple(_STORED_NAMES.get(field.name, field.name) for field in dataclasses.fields(JobRecord))
 
 
 def read_record(values: Sequence[bytes | None], *, is_brief: bool = False) -> JobRecord | None:

@@ -27,7 +27,7 @@ from choral.audio.prep.process_pool import DecodeProcess, ProcessDied, ProcessPo
 from choral.audio.prep.settings import PrepSettings
 from choral.audio.recording import Recording
 from choral.audio.source import AudioSource, fetch, url_suffix
-from choral.audio.spool import temporary_file
+from choral.audio.spool import close_on_error, temporary_file
 from choral.errors import NotAudio
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
@@ -214,7 +214,7 @@ class PrepPool:
 
     def _decode(self, task: PrepTask, source: AudioSource, fetch_s: float) -> Prepared:
         output = temporary_file()
-        try:
+        with close_on_error(output):
             reply = self._run_process(task, source, output.fileno())
             reply.raise_error()
             recording = Recording(
@@ -224,9 +224,6 @@ class PrepPool:
                 name=source.name,
                 warnings=reply.warnings,
             )
-        except BaseException:
-            output.close()
-            raise
         if task.loudness is not None:
             recording.levels_db[task.loudness] = reply.level_db
         return Prepared(recording, fetch_s, reply.decode_s)

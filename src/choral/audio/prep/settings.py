@@ -54,14 +54,14 @@ class PrepSettings:
 
     @property
     def n_processes(self) -> int:
-        return self.processes or _n_cores()
+        return self.processes or usable_cores()
 
     @property
     def n_fetches_per_host(self) -> int:
         return self.fetches_per_host or max(1, self.fetches // 2)
 
 
-def _n_cores() -> int:
+def usable_cores() -> int:
     """The CPU cores this process may use."""
     affinity = getattr(os, "sched_getaffinity", None)
     return len(affinity(0)) if affinity else os.cpu_count() or 1

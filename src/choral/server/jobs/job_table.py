@@ -19,7 +19,7 @@ from typing import get_args
 from choral.errors import QueueFull, StorageError, UsageError
 from choral.jobs.record import ENDED, JobRecord, WebhookAttempt, job_not_found
 from choral.jobs.request import JobRequest
-from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, new_record, readable_request, record_of
+from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, readable_request, record_of
 from choral.server.sqlite_file import SqliteFile
 from choral.types import Priority
 
@@ -65,7 +65,7 @@ class JobTable:
             "INSERT INTO jobs (id, request, priority, state, created_at, queued_at) VALUES (?,?,?,?,?,?)",
             (request.id, request.to_json(), request.priority, "queued", now, now),
         )
-        return new_record(request, now)
+        return JobRecord(request=request, created_at=now, queued_at=now)
 
     def cancel(self, job_id: str) -> JobRecord:
         """End a job that has not started; any other stays as it is."""

@@ -29,7 +29,6 @@ from choral.server.jobs.job_views import (
     job_body,
     job_fields,
     list_json,
-    result_fields,
 )
 from choral.server.quota import principal_of
 from choral.server.responses import EVENT_STREAM_HEADERS, MEDIA_TYPES
@@ -136,7 +135,7 @@ async def _show(store: JobStore, job_id: str, response_format: ResultFormat | No
         return Response(text, media_type=f"{media_type}; charset=utf-8" if media_type else "application/json")
     fields = job_fields(record)
     if record.state == "succeeded":
-        fields["result"] = await asyncio.to_thread(result_fields, await store.result(job_id))
+        fields["result"] = await asyncio.to_thread(formats.verbose_fields, await store.result(job_id))
     return JSONResponse(fields)
 
 
