@@ -109,7 +109,7 @@ class Model:
 
     @property
     def is_working(self) -> bool:
-        """False once the model is closed, and while its device fails at everything."""
+        """False once the model is closed, and while all its devices fail at everything."""
         return self.failure is None
 
     @property
@@ -117,8 +117,13 @@ class Model:
         """Why no request can succeed; None while the model works. A window that succeeds ends it."""
         return self._engine.failure
 
+    @property
+    def failed_devices(self) -> dict[str, str]:
+        """Why each device fails that does; the others get all windows meanwhile."""
+        return self._engine.failed_devices
+
     def self_test(self) -> None:
-        """Decode noise on every device; raises an `EngineError` if one fails."""
+        """Decode noise on every device; raises an `EngineError` if all fail."""
         self._engine.self_test()
 
     @property
