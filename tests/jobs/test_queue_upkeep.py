@@ -9,6 +9,7 @@ import redis as library
 
 from choral.errors import FetchFailed, NotAudio, UsageError
 from choral.jobs.job_queue import PRIORITIES, UPLOAD_KEEP_S
+from choral.jobs.redis_connection import is_damaged_record
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.scripts import REMOVE_IDLE_CONSUMERS, WRITE_BLOB
@@ -187,3 +188,22 @@ def test_entries_that_are_not_jobs_are_dropped(run_scenario: RunScenario) -> Non
         assert await scenario.n_entries() == 0
 
     run_scenario(steps)
+
+
+def test_errors_of_the_server_are_not_taken_for_damage() -> None:
+    """Those are retried until the server recovers."""
+    in_script = "script: 45a6bfd, on @user_script:1."
+    for error in (
+        library.ReadOnlyError(f"You can't write against a read only replica. {in_script}"),
+        library.exceptions.OutOfMemoryError(f"command not allowed when used memory > 'maxmemory'. {in_script}"),
+        library.ResponseError(f"MISCONF Redis is configured to save RDB snapshots. {in_script}"),
+        library.ResponseError(f"NOGROUP No such key or consumer group. {in_script}"),
+        library.ConnectionError("Connection closed by server."),
+    ):
+        assert not is_damaged_record(error), error
+    for text in (
+        "hash value is not an integer",
+        "user_script:9: attempt to concatenate a nil value",
+        "WRONGTYPE Operation",
+    ):
+        assert is_damaged_record(library.ResponseError(f"{text} {in_script}")), text

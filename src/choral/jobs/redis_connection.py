@@ -32,7 +32,7 @@ ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
 RESPONSE_TIMEOUT_S = 20.0  # longer than any blocking read
-# Other errors of scripts begin with a code: OOM, READONLY, MISCONF, NOGROUP and so on are of the server or the queue.
+# Errors of the server and the queue begin with a code, as in MISCONF or NOGROUP, or have a class of their own.
 _DAMAGE = re.compile(r"WRONGTYPE|(?![A-Z]{3,} ).*user_script", re.DOTALL)
 SCHEMES = ("redis", "rediss", "unix")
 
@@ -101,7 +101,7 @@ def describe_error(error: RedisError) -> str:
 
 def is_damaged_record(error: RedisError) -> bool:
     """Whether a script failed on the contents of a key, so that repeating it cannot help."""
-    return isinstance(error, ResponseError) and _DAMAGE.match(str(error)) is not None
+    return type(error) is ResponseError and _DAMAGE.match(str(error)) is not None
 
 
 @contextmanager
