@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING
 
 from choral.audio.recording import Cancelled
-from choral.common.aio import run_in_thread
+from choral.common.aio import closing_in_thread, run_in_thread
 from choral.errors import AudioNotFound, ChoralError, EngineClosed, EngineError
 from choral.jobs.active_job import ActiveJob, JobAborted
 from choral.jobs.batches import BatchFormer, JobBatch
@@ -71,7 +71,7 @@ class JobRunner:
         batch = self._batches.join(job)
         transcript: Transcript | None = None
         try:
-            with prepared.recording:
+            with closing_in_thread(prepared.recording):
                 await job.unless_aborted(self._batches.wait_for(batch))
                 transcript = await self._transcribe(job, prepared, batch)
         finally:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choral.common.aio import LoopSupervisor, run_in_thread
+from choral.common.aio import LoopSupervisor, closing_in_thread, run_in_thread
 from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
@@ -104,7 +104,7 @@ class Service:
             with span("prep"):
                 future = self.prep.submit(audio, loudness=options.loudness, is_interactive=client_waits)
                 prepared = await asyncio.wrap_future(future)
-            with prepared.recording:
+            with closing_in_thread(prepared.recording):
                 set_attribute("choral.audio_s", prepared.recording.duration)
                 if on_duration is not None:
                     on_duration(prepared.recording.duration)

@@ -23,6 +23,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from choral.audio.prep.input_sources import OpenFile
 from choral.audio.spool import cannot_store
+from choral.common.aio import close_in_thread
 from choral.common.sizes import binary_size
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
@@ -56,8 +57,7 @@ async def read_form(request: Request, settings: ServerSettings, slot: UploadSlot
     finally:
         for _, value in data.multi_items():
             if isinstance(value, UploadFile):
-                # Not awaited: a second cancellation during the await would leave the file open.
-                asyncio.get_running_loop().run_in_executor(None, value.file.close)
+                close_in_thread(value.file)
 
 
 async def limited_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncGenerator[bytes, None]:
