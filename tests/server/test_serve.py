@@ -45,7 +45,7 @@ def free_key(keys_file: Path) -> str:
 def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[ServeProcess]:
     server = ServeProcess(
         "--model", "tiny.en", "--api-keys-file", keys_file, "--cors-origins", "https://example.org",
-        "--log-format", "json", "--queue-limit", 2, "--processes", 1,
+        "--log-format", "json", "--queue-limit", 2, "--processes", 1, "--slots", 32,
     )  # fmt: skip
     try:
         server.wait_ready()
