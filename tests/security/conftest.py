@@ -24,8 +24,7 @@ def server(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     """`choral serve` without keys, with jobs in a folder of its own."""
     with running(
         "--model", tiny_en_pt, "--data", tmp_path_factory.mktemp("data"),
-        "--allowed-hosts", "127.0.0.1,localhost", "--processes", 1, "--threads", 1, "--slots", 32,
-        "--upload-stall-s", 2,
+        "--allowed-hosts", "127.0.0.1,localhost", "--processes", 1, "--threads", 1, "--upload-stall-s", 2,
     ) as started:  # fmt: skip
         yield started
 
