@@ -125,7 +125,7 @@ def test_out_of_memory_while_decoding(batches: Batches, is_thorough: bool) -> No
     """At another allocation in each step."""
     counter = OutOfMemory()
     batches.prefilled(BEAMS, SAMPLES, GREEDY).run(Decode, counter)
-    numbers = fault_numbers(counter.n_operations, n_at_end=counter.n_operations if is_thorough else 20)
+    numbers = fault_numbers(counter.n_operations, n_at_end=counter.n_operations if is_thorough else 16)
     params = [replace(BEAMS, max_tokens=len(numbers) + 1)]
     # On a GPU a failed attempt may have added a token already: they must not end before all faults have been.
     params += [replace(each, max_tokens=2 * len(numbers)) for each in (SAMPLES, GREEDY)]
@@ -138,7 +138,7 @@ def test_out_of_memory_while_decoding(batches: Batches, is_thorough: bool) -> No
 
 def fault_numbers(n_operations: int, n_at_end: int) -> list[int]:
     """Some in the network, and all at the end, where a step applies its results; a step may have a few more."""
-    return [*range(1, n_operations - n_at_end, 20), *range(n_operations - n_at_end + 1, n_operations + 6)]
+    return [*range(1, n_operations - n_at_end, 40), *range(n_operations - n_at_end + 1, n_operations + 6)]
 
 
 @pytest.mark.parametrize("is_thorough", [False, pytest.param(True, marks=pytest.mark.slow)])
