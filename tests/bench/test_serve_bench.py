@@ -83,6 +83,7 @@ def test_server_without_a_model_decodes_audio(tiny_en_pt: Path, jfk: Path, tmp_p
         assert client.post(url, data=fields, files={"file": b"no sound " * 100}).status_code == 400
 
 
+@pytest.mark.slow
 def test_short_soak(folder: Path, tiny_en_pt: Path) -> None:
     _, fields, shown = bench(folder, "--model", tiny_en_pt, "--threads", 1, "--soak", "4s", "--clients", 4)
     samples = fields["report"]["samples"]
