@@ -209,7 +209,7 @@ def fairness_report(subject: EngineSubject, result: FairnessResult, file_s: floa
         "bound_s": result.bound_s,
         "holds": result.holds,
     }
-    title = f"{subject.title}; a file of {file_s:g} s from {subject.material}\n\n"
+    title = f"{subject.title}; a file of {file_s:g} s from {subject.workload}\n\n"
     return f"{title}{format_table(rows, numbers=range(1, 5))}\n{medians}\n{bound}{json_line('fairness', fields)}\n"
 
 

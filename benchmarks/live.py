@@ -36,7 +36,16 @@ from choral.cli.bench import add_folder, find_clips, progress, read_counts, requ
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import machine_arguments
 from choral.errors import EngineError, UsageError
-from live_session import PAUSE_S, Int16, LiveSession, TimedWord, delays_s, delta_words, letters_only, stream_clips
+from support.live_session import (
+    PAUSE_S,
+    Int16,
+    LiveSession,
+    TimedWord,
+    delays_s,
+    delta_words,
+    letters_only,
+    stream_clips,
+)
 from support.script import run_script
 
 STAGGER_S = 2.0  # sessions start within this time
@@ -263,7 +272,7 @@ def run(arguments: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder, ServerProcess(flags, Path(folder)) as server:
         report = measure(server.url, clips, settings, progress(arguments))
     write_stdout(live_table(report))
-    write_stdout(json_line("live", {"model": arguments.model, "plan": settings, "report": report}) + "\n")
+    write_stdout(json_line("live", {"model": arguments.model, "settings": settings, "report": report}) + "\n")
     return 0 if all(load.is_faithful for load in report.loads) else 1
 
 

@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> int:
             settings, arguments.attackers, clips, machine_arguments(arguments), Path(folder), progress(arguments)
         )
     write_stdout(result_table(result) + verdicts(result.check_targets()))
-    write_stdout(json_line("soak-under-attack", {"plan": settings, "result": result}) + "\n")
+    write_stdout(json_line("soak-under-attack", {"settings": settings, "result": result}) + "\n")
     return 0 if all(holds for _, holds in result.check_targets()) else 1
 
 

@@ -1,8 +1,8 @@
 """How do ways to serve many callers with one model compare, from one request at a time to Choral?
 
-The strategies are in `serving_strategies.py`. All get the same files from the same callers with the same weights,
-precision and threads, greedy; each runs in its own process, and they take turns. FOLDER has clips of speech of at most
-30 s; without one, five sentences are downloaded.
+The strategies are in `support/serving_strategies.py`. All get the same files from the same callers with the same
+weights, precision and threads, greedy; each runs in its own process, and they take turns. FOLDER has clips of speech of
+at most 30 s; without one, five sentences are downloaded.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from choral.storage import storage_errors
 from support.script import run_script
 
 MICRO_BATCH, STATIC_BATCH = 6, 16
-CHILD = "serving_strategies"
+CHILD = "support.serving_strategies"
 WIDTH_INCHES, ROW_INCHES, EDGE_INCHES = 9.0, 0.45, 1.3
 PEER_COLOUR, CHORAL_COLOUR = "#9aa5b1", "#2f6fde"
 
@@ -200,7 +200,7 @@ def run(arguments: argparse.Namespace) -> int:
     write_stdout(f"{title}\n\n{strategy_table(rows)}{notes}\n")
     if arguments.plot is not None:
         plot_bars(arguments.plot, title, "requests per second", [(row.name, row.requests_per_s) for row in rows])
-    fields = {"plan": settings, "requests": len(clips), "audio_s": sum(clip.duration_s for clip in clips)}
+    fields = {"settings": settings, "requests": len(clips), "audio_s": sum(clip.duration_s for clip in clips)}
     write_stdout(json_line("strategies", {**fields, "rows": rows, "notes": round_robin.notes}) + "\n")
     return 0
 

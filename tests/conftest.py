@@ -15,6 +15,7 @@ from typing import NoReturn
 import pytest
 
 import debian_programs
+from asterisk_prompts import Language, asterisk
 from choral.errors import DownloadFailed, MissingDependency
 from choral.model import catalog
 from choral.model.model_source import PackageSource
@@ -192,12 +193,12 @@ def speech_clips(librivox: tuple[speech_samples.SpeechSample, ...]) -> list[Path
 
 
 @pytest.fixture(scope="session")
-def prompts() -> Callable[[speech_samples.Language, int], tuple[Path, ...]]:
+def prompts() -> Callable[[Language, int], tuple[Path, ...]]:
     """A function `prompts(language, n)` that returns n studio prompts of a few seconds each."""
 
-    def some(language: speech_samples.Language, n: int) -> tuple[Path, ...]:
+    def some(language: Language, n: int) -> tuple[Path, ...]:
         try:
-            sentences = speech_samples.asterisk(language, longest=80)  # shorter prompts are single words
+            sentences = asterisk(language, longest=80)  # shorter prompts are single words
         except (DownloadFailed, MissingDependency) as error:
             unavailable(str(error))
         return tuple(sorted(sentences, key=lambda path: path.stat().st_size)[:n])

@@ -1,1 +1,1 @@
-"""Helpers that the benchmark scripts share with the tests."""
+"""Modules that the benchmark scripts share with each other and with the tests."""

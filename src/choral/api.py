@@ -6,7 +6,6 @@ import contextlib
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sized
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, get_args
 
 from choral.audio.growing_recording import open_growing
@@ -106,7 +105,7 @@ class Model:
 
     @property
     def is_working(self) -> bool:
-        """False once the model is closed, and while its device fails at everything."""
+        """False once the model is closed, and while all its devices fail at everything."""
         return self.failure is None
 
     @property
@@ -114,8 +113,13 @@ class Model:
         """Why no request can succeed; None while the model works. A window that succeeds ends it."""
         return self._engine.failure
 
+    @property
+    def failed_devices(self) -> dict[str, str]:
+        """Why each device fails that does; the others get all windows meanwhile."""
+        return self._engine.failed_devices
+
     def self_test(self) -> None:
-        """Decode noise on every device; raises an `EngineError` if one fails."""
+        """Decode noise on every device; raises an `EngineError` if all fail."""
         self._engine.self_test()
 
     @property
@@ -247,9 +251,7 @@ class Model:
     def __enter__(self) -> Model:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _start(

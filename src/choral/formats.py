@@ -13,6 +13,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from choral.errors import UsageError
 from choral.types import Segment, SubtitleOptions, Transcript, Word
@@ -36,22 +37,27 @@ def json(transcript: Transcript) -> str:
 
 
 def verbose_json(transcript: Transcript) -> str:
+    return _json_text(verbose_fields(transcript))
+
+
+def verbose_fields(transcript: Transcript) -> dict[str, Any]:
+    """The fields of verbose_json."""
     from choral.model.languages import NAMES
 
     has_words = any(segment.words is not None for segment in transcript.segments)
-    fields: dict[str, object] = {
+    fields: dict[str, Any] = {
         "task": transcript.task,
         "language": NAMES.get(transcript.language, transcript.language),
         "language_probability": _finite(transcript.language_probability),
         "duration": _finite(transcript.duration),
         "text": transcript.text,
-        "segments": [_segment_fields(segment) for segment in transcript.segments],
+        "segments": [segment_fields(segment) for segment in transcript.segments],
     }
     if has_words:
         fields["words"] = [_word_fields(word, word.text.strip()) for word in transcript.words]
     if transcript.warnings:
         fields["warnings"] = list(transcript.warnings)
-    return _json_text(fields)
+    return fields
 
 
 def srt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
@@ -112,8 +118,9 @@ def _finite(number: float | None) -> float | None:
     return number if number is None or math.isfinite(number) else None
 
 
-def _segment_fields(segment: Segment) -> dict[str, object]:
-    fields: dict[str, object] = {
+def segment_fields(segment: Segment) -> dict[str, Any]:
+    """The fields of a segment in verbose_json."""
+    fields: dict[str, Any] = {
         "id": segment.id,
         "seek": segment.seek,
         "start": _finite(segment.start),

@@ -32,6 +32,12 @@ def cache_root() -> Path:
     return xdg_cache() / "choral"
 
 
+def cache_folder(variable: str, name: str) -> Path:
+    """The folder that this environment variable names, or the one of this name in the cache folder."""
+    chosen = os.environ.get(variable)
+    return Path(chosen).expanduser() if chosen else cache_root() / name
+
+
 def xdg_cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
 

@@ -157,7 +157,8 @@ class TranscribeOptions:
             raise UsageError("temperature: give at least one number, for example 0")
         if self.hallucination_silence_threshold is not None and not self.word_timestamps:
             raise UsageError("hallucination_silence_threshold needs word_timestamps: enable word_timestamps too")
-        _check_clips(self.clip_timestamps)
+        if list(self.clip_timestamps) != sorted(self.clip_timestamps):
+            raise UsageError("clip_timestamps must be in ascending order: start,end,start,end,…")
 
     @property
     def temperatures(self) -> tuple[float, ...]:
@@ -254,8 +255,3 @@ class SubtitleOptions:
     @property
     def needs_words(self) -> bool:
         return self != SubtitleOptions()
-
-
-def _check_clips(clips: tuple[float, ...]) -> None:
-    if list(clips) != sorted(clips):
-        raise UsageError("clip_timestamps must be in ascending order: start,end,start,end,…")

@@ -29,7 +29,7 @@ def load_result(windows: int, windows_per_s: float, step_ms: float = 10.0, own_u
     return LoadResult(
         windows=windows, callers=1, seconds=1.0, cpu_s=1.0, windows_per_s=windows_per_s, audio_s_per_s=1.0, tokens=1,
         encoded=1, cache_hits=0, decoder_steps=1, mean_rows=1.0, rows_at_full=1, step_ms_at_full=step_ms,
-        own_us_at_full=own_us, deciding_us_at_full=1.0, busy_share=1.0, peak_bytes=1, cache_bytes=1,
+        overhead_us_at_full=own_us, schedule_us_at_full=1.0, busy_share=1.0, peak_bytes=1, cache_bytes=1,
     )  # fmt: skip
 
 
@@ -45,8 +45,8 @@ def test_throughput_is_flat_if_within_a_tenth_from_64_windows_up() -> None:
 
 
 def test_overhead_share_is_relative_to_a_whole_step() -> None:
-    assert load_result(1, 1, step_ms=9.9, own_us=100).own_share_at_full == pytest.approx(0.01)
-    own = [EngineOverhead(64, 64, 64, step_us=50, deciding_us=1, entry_us=1), EngineOverhead(4096, 1, 64, 500, 1, 1)]
+    assert load_result(1, 1, step_ms=9.9, own_us=100).overhead_share_at_full == pytest.approx(0.01)
+    own = [EngineOverhead(64, 64, 64, step_us=50, schedule_us=1, admit_us=1), EngineOverhead(4096, 1, 64, 500, 1, 1)]
     assert overhead_share([load_result(1, 1, step_ms=2), load_result(64, 1, step_ms=9.5)], own) == pytest.approx(0.05)
 
 
@@ -64,7 +64,7 @@ def test_step_overhead_does_not_grow_with_waiting_windows() -> None:
     few, many = measure_overhead(64, 64), measure_overhead(4096, 4096)
     assert (few.rows, many.rows) == (64, 64)
     assert many.step_us < 8 * few.step_us
-    assert many.entry_us < 8 * few.entry_us
+    assert many.admit_us < 8 * few.admit_us
 
 
 def test_windows_differ_in_content_and_share_memory() -> None:
@@ -106,14 +106,14 @@ def test_the_command(tmp_path: Path, jfk: Path) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     fields = json.loads(done.stdout.splitlines()[-1])
-    assert (fields["benchmark"], fields["model"], fields["material"]) == ("engine", "random nano", str(jfk))
+    assert (fields["benchmark"], fields["model"], fields["workload"]) == ("engine", "random nano", str(jfk))
     one, twenty = fields["loads"]
     assert (one["windows"], one["tokens"], one["mean_rows"]) == (1, 4, 1.0)
     assert (twenty["windows"], twenty["callers"], twenty["tokens"]) == (20, 3, 80)
     assert (twenty["encoded"], twenty["cache_hits"]) == (20, 0)
     assert 0 < twenty["busy_share"] <= 1
     assert twenty["peak_bytes"] > twenty["cache_bytes"] > 0
-    assert [own["windows"] for own in fields["own_time"]] == [64, 4096, 4096, 4096]
+    assert [own["windows"] for own in fields["overheads"]] == [64, 4096, 4096, 4096]
     assert (fields["is_flat"], fields["is_cache_within_budget"]) == (None, True)
     assert "throughput flat within 10% from 64 windows up: not measured here\n" in done.stdout
     assert done.stderr.splitlines()[-1].startswith("20 windows: ")

@@ -8,7 +8,7 @@ import pytest
 from choral.cli.bench import read_counts
 from choral.errors import UsageError
 from live import MAX_SESSIONS, Spread
-from live_session import CHUNK_S, LiveSession, TextEvent, TimedWord, delays_s, delta_words, join_with_silence
+from support.live_session import CHUNK_S, LiveSession, TextEvent, TimedWord, delays_s, delta_words, join_with_silence
 
 DELTAS = [
     TextEvent("a", "And so,", 2.0),

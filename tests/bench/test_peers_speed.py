@@ -177,6 +177,6 @@ def test_the_command(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path)
     rates = {own["system"]: own["wer_percent"] for own in fields["short"]["rows"]}
     assert rates["choral torch float32"] == rates["openai-whisper float32"] > 0
     assert fields["short"]["n_requests"] == 3
-    assert [bar["holds"] is None for bar in fields["bars"]] == [False, False, False, False]
+    assert [bar["holds"] is None for bar in fields["targets"]] == [False, False, False, False]
     assert fields["machine"]["versions"].keys() > {"choral", "faster-whisper", "openai-whisper"}
     assert "choral torch float32: " in done.stderr

@@ -22,7 +22,6 @@ from choral.bench.round_robin import PeerResult
 from choral.bench.wer import normaliser, score
 from choral.errors import MissingDependency, UsageError
 from choral.remote.speech_samples import SpeechSample
-from serving_strategies import BusyTime, Dispatcher, open_server
 from strategies import (
     StageShares,
     StrategySettings,
@@ -32,6 +31,7 @@ from strategies import (
     strategy_row,
     strategy_table,
 )
+from support.serving_strategies import BusyTime, Dispatcher, open_server
 
 
 def settings(model: Path) -> StrategySettings:

@@ -8,9 +8,8 @@ import re
 import pytest
 
 from choral.cli import transcribe
-from choral.cli.arguments import given_options, normalise
+from choral.cli.arguments import Parser, given_options, normalise
 from choral.cli.batch_run import BatchOptions
-from choral.cli.main import command_parser
 from choral.cli.main import parse as parse_command
 from choral.cli.transcribe import read_batch_options
 from choral.errors import UsageError
@@ -22,7 +21,7 @@ def parse(*arguments: str) -> BatchOptions:
 
 
 def help_text() -> str:
-    return re.sub(r"\s+", " ", command_parser("transcribe").format_help())
+    return re.sub(r"\s+", " ", Parser(module="choral.cli.transcribe").load().format_help())
 
 
 def test_every_option_has_a_flag_in_one_group() -> None:

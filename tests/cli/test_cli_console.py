@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from choral.cli.console import format_clock, format_size, format_speed, format_time_left, printable, shorten
+from choral.cli.console import format_clock, format_speed, format_time_left, printable, shorten
 from choral.cli.failures import Failure, Failures, error_lines
+from choral.common.sizes import binary_size, format_size
 from choral.errors import AudioEmpty, ChoralError, ModelNotFound, NotAudio, WindowFailed
 
 
@@ -21,6 +22,9 @@ from choral.errors import AudioEmpty, ChoralError, ModelNotFound, NotAudio, Wind
         (format_size(999), "1 kB"),
         (format_size(75_572_083), "75.6 MB"),
         (format_size(3_094_000_000), "3.09 GB"),
+        (binary_size(999), "999 bytes"),
+        (binary_size(2**28), "256 MiB"),
+        (binary_size(2**31), "2 GiB"),
         (format_time_left(10, 0), ""),
         (format_time_left(10, 0.25), "0:30 left"),
         (format_time_left(10, 1), ""),

@@ -107,7 +107,10 @@ def test_gpu_without_triton_is_noted(has_triton: bool, text: str, fix: str | Non
 def test_without_torch_ctranslate2_is_used(doctor: Callable[..., Report]) -> None:
     report = doctor(without=["torch"])
     assert report.code == 0
-    assert report.line("torch") == "! not installed (the engine for GPUs) fix: pip install 'choral[torch]'"
+    assert (
+        report.line("torch")
+        == "! not installed (the default engine, for processors and GPUs) fix: pip install 'choral[torch]'"
+    )
     assert re.fullmatch(r"ctranslate2 on (cpu|cuda:0) in \w+", report.line("engine"))
 
 
@@ -202,7 +205,7 @@ def test_trial_shows_the_log_line_of_the_engine(choral: Run, tiny_en_pt: Path) -
     assert (result.code, result.errors) == (0, "")
     assert re.search(
         r"^    engine +torch on cpu in float32: encoder budget 32,768 frames, at most 21 windows per step; "
-        r"\d+ slots of \d+\.\d MB; encoder cache [\d,]+\.\d MB$",
+        r"\d+ slots of \d+\.\d MB; encoder cache [\d.]+ [MG]B$",
         result.out,
         re.MULTILINE,
     )

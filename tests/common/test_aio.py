@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from choral.common import aio
-from choral.common.aio import MAX_IDLE_THREADS, LoopSupervisor, cancel_tasks, run_in_thread
+from choral.common.aio import MAX_IDLE_THREADS, LoopSupervisor, cancel_tasks, closing_in_thread, run_in_thread
 
 
 def whoami() -> tuple[int, str]:
@@ -98,3 +98,31 @@ def test_loop_that_ends_is_a_failure_unless_it_was_cancelled(caplog: pytest.LogC
     assert asyncio.run(run(fails))
     assert caplog.messages == ["the loop has stopped: restart this process, and report it"] * 2
     assert "OverflowError" in caplog.text
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+def test_resources_are_closed_on_another_thread_without_waiting(is_cancelled: bool) -> None:
+    closed = threading.Event()
+
+    class SlowToClose:
+        def close(self) -> None:
+            assert threading.current_thread() is not threading.main_thread()
+            assert may_close.wait(10)
+            closed.set()
+
+    async def use() -> None:
+        with closing_in_thread(SlowToClose()):
+            await asyncio.sleep(60 if is_cancelled else 0)
+
+    async def run() -> None:
+        task = asyncio.create_task(use())
+        await asyncio.sleep(0)
+        if is_cancelled:
+            task.cancel()
+        await asyncio.wait({task})
+        assert not closed.is_set()
+        may_close.set()
+
+    may_close = threading.Event()
+    asyncio.run(run())
+    assert closed.is_set()

@@ -95,7 +95,7 @@ def test_the_engine_logs_its_capacity(runner: FakeRunner, caplog: pytest.LogCapt
     (record,) = caplog.records
     assert record.getMessage() == (
         "fake on cpu in float32: encoder budget 32,768 frames, at most 21 windows per step; "
-        "8 slots of 0.0 MB; encoder cache 0.0 MB"
+        "8 slots of 1 kB; encoder cache 0 kB"
     )
 
 

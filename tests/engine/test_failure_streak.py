@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pytest
 
+import choral.engine.group
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.failure_streak import MAX_FAILURES
@@ -61,14 +66,41 @@ def test_a_batch_that_fails_counts_each_of_its_windows(clock: Clock):
     assert stepped.loop.failures.reason is not None
 
 
-def test_a_batch_whose_windows_succeed_one_by_one_is_no_failure(clock: Clock):
+@pytest.mark.parametrize("call", ["encode", "prefill", "decode", "align"])
+def test_a_batch_whose_windows_succeed_one_by_one_is_no_failure(clock: Clock, call: str):
     stepped = make_stepped_loop(clock)
-    decode = stepped.runner.decode
-    stepped.runner.decode = lambda windows: decode(windows if len(windows) == 1 else 1 / 0)  # type: ignore[assignment]
-    tasks = [stepped.submit(n_tokens=2 * MAX_FAILURES) for _ in range(3)]
+    run, batches = getattr(stepped.runner, call), []
+
+    def run_one(windows: Sequence[Any]) -> Any:
+        if len(windows) > 1:
+            batches.append(windows)
+            raise RuntimeError("out of memory")
+        return run(windows)
+
+    setattr(stepped.runner, call, run_one)
+    tasks = [stepped.submit(n_tokens=2 * MAX_FAILURES, n_slots=call != "align") for _ in range(3)]
     stepped.steps()
+    assert batches
     assert all(task.future.exception(0) is None for task in tasks)
     assert stepped.loop.failures.reason is None
+
+
+def test_a_retry_has_the_memory_of_the_failed_attempt(clock: Clock):
+    """Errors of a batch, and of windows that failed before, must not keep the locals of their frames."""
+    stepped = make_stepped_loop(clock)
+    tensors: list[weakref.ref[FakeRunner]] = []
+
+    def decode(windows: Sequence[Any]) -> Any:
+        assert all(tensor() is None for tensor in tensors)
+        tensor = FakeRunner()
+        tensors.append(weakref.ref(tensor))
+        raise RuntimeError("out of memory")
+
+    stepped.runner.decode = decode  # type: ignore[method-assign]
+    tasks = [stepped.submit() for _ in range(3)]
+    stepped.steps()
+    assert all(isinstance(task.future.exception(0), WindowFailed) for task in tasks)
+    assert len(tensors) >= len(tasks) + 1
 
 
 def test_bad_windows_between_good_ones_do_not_count(clock: Clock):
@@ -108,17 +140,52 @@ def test_a_self_test_ends_the_failure_of_an_idle_engine(engine: Engine, runner: 
     assert "closed" in str(engine.failure)
 
 
-def test_a_group_gives_no_windows_to_a_failed_device():
-    """It fails them at once, and so would always have the fewest in flight."""
-    runners = [FakeRunner(4), FakeRunner(4)]
+@pytest.fixture
+def runners() -> list[FakeRunner]:
+    return [FakeRunner(4, device="cuda:0"), FakeRunner(4, device="cuda:1")]
+
+
+@pytest.fixture
+def group(runners: list[FakeRunner]) -> Iterator[EngineGroup]:
     group = EngineGroup([Engine(runner, EngineSettings(warm_up=False)) for runner in runners], queue_limit=99)
+    yield group
+    group.close()
+
+
+def test_a_group_gives_no_windows_to_a_failed_device(
+    group: EngineGroup, runners: list[FakeRunner], monkeypatch: pytest.MonkeyPatch
+):
+    """It fails them at once, and so would always have the fewest in flight. A self-test shows that it works again."""
     break_calls(runners[0], "encode")
     failed = [group.submit(window(number)).exception(SOON_S) is not None for number in range(5 * MAX_FAILURES)]
     assert sum(failed) == MAX_FAILURES
-    assert BROKEN in str(group.failure)
-    with pytest.raises(WindowFailed):
-        group.self_test()
+    assert group.failure is None
+    assert BROKEN in group.failed_devices["cuda:0"]
+    assert "cuda:1" not in group.failed_devices
     repair(runners[0])
+    assert group.submit(window(100)).exception(SOON_S) is None
+    assert not runners[0].encoded  # not before the next self-test
+    monkeypatch.setattr(choral.engine.group, "RETEST_S", 0.0)
+    group._next_retest_s = 0.0
+    group.submit(window(101)).result(SOON_S)
+    deadline_s = time.monotonic() + SOON_S
+    while group.failed_devices:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.01)
+    group.submit(window(102)).result(SOON_S)
+    assert sum(runners[0].encoded) == 2  # the self-test, and a window
+
+
+def test_a_group_fails_if_all_its_devices_do(group: EngineGroup, runners: list[FakeRunner]):
+    break_calls(runners[0], "decode")
+    group.self_test()
+    assert "self-test failed on cuda:0" in group.failed_devices["cuda:0"]  # one failure is enough
+    assert group.failure is None
+    break_calls(runners[1], "decode")
+    with pytest.raises(WindowFailed, match=BROKEN):
+        group.self_test()
+    assert BROKEN in str(group.failure)
+    repair(runners[1])
     group.self_test()
     assert group.failure is None
-    group.close()
+    assert list(group.failed_devices) == ["cuda:0"]

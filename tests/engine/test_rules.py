@@ -55,8 +55,12 @@ def rules_after(rows: list[tuple[DecodeParams, list[int]]], slots: list[int]) ->
     for i in range(max(len(text) for _, text in rows)):
         going_on = [(slot, text[i]) for slot, (_, text) in zip(slots, rows, strict=True) if i < len(text)]
         fed = torch.tensor(going_on)
-        rules.history.append(fed[:, 0], fed[:, 1])
+        append(rules.history, fed[:, 0], fed[:, 1])
     return rules
+
+
+def append(history: History, slots: torch.Tensor, tokens: torch.Tensor) -> None:
+    history.set(slots, history.extended(slots, tokens))
 
 
 def random_logits(n_rows: int, seed: int) -> torch.Tensor:
@@ -105,7 +109,7 @@ def test_max_initial_timestamp_of_zero_allows_only_zero():
 def test_a_slot_is_reset_for_its_next_window():
     rules = Rules(TOKENIZER, N_VOCAB, 2, CPU)
     rules.begin((0, 1), DecodeParams(suppress_tokens=(7,), max_initial_timestamp=0.0))
-    rules.history.append(torch.tensor([0, 1]), torch.tensor([BEGIN + 3, 5]))
+    append(rules.history, torch.tensor([0, 1]), torch.tensor([BEGIN + 3, 5]))
     rules.begin((1,), DecodeParams(timestamps=False, suppress_blank=False))
     logits = torch.zeros(1, N_VOCAB)
     rules.apply(logits, torch.tensor([1]))
@@ -122,8 +126,8 @@ def test_history_contains_the_newest_tokens():
     history = History(4, BEGIN, CPU)
     history.reset(torch.tensor([1, 3]))
     assert recent(history, [1]) == [(NO_TOKEN, NO_TOKEN, NO_TOKEN, 0)]
-    history.append(torch.tensor([3, 1]), torch.tensor([BEGIN + 3, 7]))
-    history.append(torch.tensor([1]), torch.tensor([8]))
+    append(history, torch.tensor([3, 1]), torch.tensor([BEGIN + 3, 7]))
+    append(history, torch.tensor([1]), torch.tensor([8]))
     assert recent(history, [1, 3]) == [(8, 7, NO_TOKEN, 2), (BEGIN + 3, NO_TOKEN, BEGIN + 3, 1)]
 
 
@@ -132,8 +136,12 @@ def test_history_is_reordered_with_its_rows(sources: list[int]):
     history = History(2, BEGIN, CPU)
     both = torch.tensor([0, 1])
     history.reset(both)
-    history.append(both, torch.tensor([BEGIN + 3, 7]))
-    history.append(both, torch.tensor([5, BEGIN + 9]))
+    append(history, both, torch.tensor([BEGIN + 3, 7]))
+    append(history, both, torch.tensor([5, BEGIN + 9]))
     before = recent(history, [0, 1])
-    history.copy(torch.tensor(sources), both)
-    assert recent(history, [0, 1]) == [before[source] for source in sources]
+    history.set(both, history.extended(torch.tensor(sources), torch.tensor([8, 9])))
+    moved = [before[source] for source in sources]
+    assert recent(history, [0, 1]) == [
+        (token, last, last_timestamp, n_sampled + 1)
+        for token, (last, _, last_timestamp, n_sampled) in zip((8, 9), moved, strict=True)
+    ]

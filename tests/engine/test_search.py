@@ -123,13 +123,13 @@ def test_params_select_the_search(params: DecodeParams, n_rows: int, is_beam: bo
 @pytest.mark.parametrize(("penalty", "winner"), [(None, (1, 2, 3, 4)), (0.0, (1,)), (1.0, (1, 2, 3, 4))])
 def test_the_length_penalty_ranks(penalty: float | None, winner: tuple[int, ...]):
     search = Sampling(2, EOT)
-    search.texts, search.sum_logprobs = [[1], [1, 2, 3, 4]], [-1.6, -2.0]
-    search.token_logprobs = [[-1.6], [-0.5] * 4]
+    search.texts, search.sum_logprobs = [(1,), (1, 2, 3, 4)], [-1.6, -2.0]
+    search.token_logprobs = [(-1.6,), (-0.5,) * 4]
     assert best_candidate(search, penalty).tokens == winner
 
 
 def test_an_empty_text_ranks_last():
     search = Sampling(2, EOT)
-    search.texts, search.sum_logprobs = [[], [1]], [-0.1, -50.0]
+    search.texts, search.sum_logprobs = [(), (1,)], [-0.1, -50.0]
     assert best_candidate(search, None).tokens == (1,)
     assert Candidate((), -0.1).score(None) == -math.inf

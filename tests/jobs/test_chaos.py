@@ -64,6 +64,7 @@ def test_a_worker_does_not_grow_over_a_few_jobs(
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_a_worker_does_not_grow(
     redis_program: None, tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path
 ) -> None:

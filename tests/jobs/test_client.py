@@ -51,7 +51,7 @@ def as_worker(redis_url: str) -> Callable[..., ActiveJob]:
             if error is not None:
                 await queue.fail(job, "failed", error)
             if job.request.audio.kind == "blob":
-                job.audio = await queue.jobs.read_blob(job.request.audio.place)
+                job.audio = await queue.jobs.read_blob(job.request.audio.location)
             await redis.aclose()
             return job
 
@@ -91,7 +91,7 @@ def test_files_streams_addresses_and_paths(client: Client, as_worker: Callable[.
     assert as_worker(succeed=True).request.audio.name == "mine"
     client.submit(file, by_path=True)
     audio = as_worker(succeed=True).request.audio
-    assert (audio.kind, audio.place) == ("path", str(file))
+    assert (audio.kind, audio.location) == ("path", str(file))
     client.submit(f"https://user:{PASSWORD}@files.example.org/talk.mp3?key={PASSWORD}")
     audio = as_worker(succeed=True).request.audio
     assert (audio.kind, audio.name) == ("url", "https://files.example.org/talk.mp3")

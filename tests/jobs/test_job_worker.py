@@ -179,7 +179,7 @@ def test_cancel_reaches_jobs_in_the_engine_and_waiting_for_it(
         assert client.show(running).duration_s == pytest.approx(LONG_S, abs=11)
         second = client.submit(long_file, by_path=True, temperature=0)
         wait_until(lambda: client.show(second).state == "running")
-        assert client.cancel(second).is_cancel_wanted
+        assert client.cancel(second).is_cancel_requested
         assert client.cancel(running).state == "running"
         wait_until(lambda: {client.show(job_id).state for job_id in (running, second)} == {"cancelled"}, 10)
 

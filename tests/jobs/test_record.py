@@ -30,7 +30,7 @@ def test_records_are_read_from_redis_and_written_as_json() -> None:
     record = record_of(
         state="waiting", due_at="20", cancel="1", webhook_attempts='[{"at": 1, "status": 500, "error": "x"}]'
     )
-    assert (record.id, record.due_at, record.is_cancel_wanted, record.attempts) == ("job", 20.0, True, 0)
+    assert (record.id, record.due_at, record.is_cancel_requested, record.attempts) == ("job", 20.0, True, 0)
     fields = json.loads(record.to_json())
     assert (fields["id"], fields["state"], fields["request"]["options"]) == ("job", "waiting", {"beam_size": 2})
     assert fields["timings"] == dict.fromkeys(["queued_s", "fetch_s", "decode_s", "engine_s"])
@@ -44,3 +44,28 @@ def test_requests_of_other_versions_are_refused() -> None:
         JobRequest.from_json(json.dumps({**fields, "v": 2}))
     with pytest.raises(UsageError, match="unknown option 'new'"):
         JobRequest.from_json(json.dumps({**fields, "options": {"new": 1}}))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("state", "asleep"),
+        ("phase", "lunch"),
+        ("created_at", "nan"),
+        ("ended_at", "1e300"),
+        ("duration_s", "inf"),
+        ("done_s", "half"),
+        ("attempts", "1.5"),
+        ("timings", '{"fetch_s": "long"}'),
+        ("timings", "[" * 100_000),
+        ("webhook_attempts", '[{"at": [], "status": 500, "error": "x"}]'),
+        ("request", request_of().to_json().replace('"inline"', '"tape"')),
+        ("request", request_of().to_json().replace('"name": "a"', '"name": 1')),
+        ("request", request_of().to_json().replace('"name": "a"', '"name": "\\ud800"')),
+    ],
+)
+def test_damaged_records_are_refused(name: str, value: str) -> None:
+    """A record that is read can be shown."""
+    assert record_of(state="queued")
+    with pytest.raises(UsageError, match=r"cannot be read|must be (one of|a string)"):
+        record_of(**{"state": "queued", name: value})

@@ -23,7 +23,7 @@ def relative_error(result: Tensor, expected: Tensor) -> float:
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize(
-    ("n_rows", "n_heads", "n_frames", "head_dim"), [(1, 2, 1500, 64), (3, 6, 1500, 64), (5, 2, 100, 32), (2, 1, 6, 16)]
+    ("n_rows", "n_heads", "n_frames", "head_dim"), [(1, 2, 1500, 64), (2, 3, 1500, 64), (5, 2, 100, 32), (2, 1, 6, 16)]
 )
 def test_cross_attention_matches_the_reference(
     dtype: torch.dtype, n_rows: int, n_heads: int, n_frames: int, head_dim: int, device: torch.device

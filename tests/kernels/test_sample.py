@@ -133,7 +133,7 @@ def test_sampled_tokens_follow_the_rules(
     for slot, work in enumerate(wants):
         rules.begin([slot], work)
         for token in so_far[slot]:
-            rules.history.append(torch.tensor([slot]), torch.tensor([token]))
+            rules.history.set(torch.tensor([slot]), rules.history.extended(torch.tensor([slot]), torch.tensor([token])))
     expected = logits[logit_rows.long()].clone()
     rules.apply(expected, rows.long())
     draws = [Draw(wants[slot].temperature, 2**61 + 17 * slot, len(so_far[slot])) for slot in rows.tolist()]

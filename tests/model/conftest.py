@@ -21,7 +21,7 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[LocalSer
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(fetch, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(fetch, "_FIRST_PAUSE_S", 0.01)
     pip_settings.cache_clear()
     with serve() as server:
         monkeypatch.setenv("HF_ENDPOINT", server.url)

@@ -14,7 +14,6 @@ import ctranslate2
 import numpy as np
 import torch
 
-from choral.model.alignment_heads import for_model
 from choral.model.checkpoint import Checkpoint, expected_shapes
 from choral.model.dims import ModelDims
 from choral.model.weights.to_ctranslate2 import convert
@@ -184,12 +183,6 @@ def random_blocks(count: int, block_type: int) -> bytes:
     if block_type in (3, 7):
         blocks[:, 2:4] = np.array([-1.5], dtype="<f2").view(np.uint8)
     return blocks.tobytes()
-
-
-def random_checkpoint(dims: ModelDims, path: Path = Path("random")) -> Checkpoint:
-    rng = np.random.default_rng(7)
-    tensors = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in expected_shapes(dims).items()}
-    return Checkpoint(dims=dims, tensors=tensors, alignment_heads=for_model(dims), vocabulary=None, path=path)
 
 
 def convert_to(folder: Path, checkpoint: Checkpoint) -> Path:

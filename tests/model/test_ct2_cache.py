@@ -21,7 +21,8 @@ from choral.model.checkpoint import Checkpoint
 from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.weights import open_checkpoint
 from choral.model.weights.to_ctranslate2 import convert
-from small_models import SHAPES, convert_to, random_checkpoint, write_hugging_face
+from random_model import random_checkpoint
+from small_models import SHAPES, convert_to, write_hugging_face
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,8 @@ from choral.model.checkpoint import Checkpoint
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
-from small_models import SHAPES, convert_to, random_checkpoint
+from random_model import random_checkpoint
+from small_models import SHAPES, convert_to
 
 SETTINGS = ("alignment_heads", "lang_ids", "suppress_ids", "suppress_ids_begin")
 

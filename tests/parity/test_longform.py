@@ -73,7 +73,7 @@ def english(speech_clips: list[Path], prompts: Callable[[str, int], tuple[Path, 
     return [*speech_clips, *prompts("en", 40)]
 
 
-@pytest.mark.parametrize("minutes", [5.5, pytest.param(20.5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("minutes", [3.5, pytest.param(20.5, marks=pytest.mark.slow)])
 def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=minutes, seed=1)
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False)
@@ -86,7 +86,7 @@ def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> N
 @pytest.mark.parametrize(
     ("options", "minutes"),
     [
-        ({"word_timestamps": True}, 2.5),
+        pytest.param({"word_timestamps": True}, 2.5, marks=pytest.mark.slow),
         ({"word_timestamps": True, "hallucination_silence_threshold": 1.0}, 2.5),
         ({"beam_size": 5, "condition_on_previous_text": False}, 1.2),
         ({"initial_prompt": "Voicemail, extension.", "carry_initial_prompt": True}, 2),
@@ -114,7 +114,9 @@ def test_clip_timestamps(tiny_en: Pair, english: list[Path]) -> None:
     compare(found.segments, expected["segments"])
 
 
-@pytest.mark.parametrize("language", ["es", "fr", "it", "ru"])
+@pytest.mark.parametrize(
+    "language", ["fr", "ru", *(pytest.param(language, marks=pytest.mark.slow) for language in ("es", "it"))]
+)
 def test_other_languages(language: str, tiny: Pair, prompts: Callable[[str, int], tuple[Path, ...]]) -> None:
     """With language detection and word timestamps: other alphabets and other punctuation."""
     audio = joined(list(prompts(language, 9)), minutes=1, seed=3)

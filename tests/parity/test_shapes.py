@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 import whisper
@@ -12,10 +11,9 @@ import whisper
 from choral.audio.recording import Recording
 from choral.engine.window import DecodeParams, DetectLanguageParams, Window
 from choral.longform.cuts import Cutter
-from choral.model.alignment_heads import for_model
-from choral.model.checkpoint import Checkpoint, expected_shapes
 from choral.model.dims import ModelDims
 from oracle import Pair, pair_of
+from random_model import random_checkpoint
 
 SHAPES = {
     "large-v3's bins and vocabulary": ModelDims(128, 1500, 64, 2, 2, 51866, 448, 64, 2, 2),
@@ -23,12 +21,6 @@ SHAPES = {
     "turbo's proportions": ModelDims(128, 1500, 64, 1, 8, 51866, 448, 64, 1, 1),
     "English only, three heads": ModelDims(80, 1500, 96, 3, 1, 51864, 448, 96, 3, 3),
 }
-
-
-def random_checkpoint(dims: ModelDims) -> Checkpoint:
-    rng = np.random.default_rng(7)
-    tensors = {name: rng.normal(0, 0.3, shape).astype(np.float32) for name, shape in expected_shapes(dims).items()}
-    return Checkpoint(dims=dims, tensors=tensors, alignment_heads=for_model(dims), vocabulary=None, path=Path("random"))
 
 
 @pytest.mark.parametrize("dims", SHAPES.values(), ids=SHAPES.keys())

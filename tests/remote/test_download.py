@@ -32,7 +32,7 @@ SHA256 = hashlib.sha256(BODY).hexdigest()
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetch, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(fetch, "_FIRST_PAUSE_S", 0.01)
     with serve() as server:
         yield server
 

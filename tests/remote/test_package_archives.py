@@ -56,7 +56,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalServer]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("PIP_CONFIG_FILE", os.devnull)
     monkeypatch.setenv("no_proxy", "*")
-    monkeypatch.setattr(fetch, "_BACKOFF_S", 0.01)
+    monkeypatch.setattr(fetch, "_FIRST_PAUSE_S", 0.01)
     pip_settings.cache_clear()
     with serve() as server:
         monkeypatch.setenv("PIP_INDEX_URL", server.url + "/simple")

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from choral.errors import DownloadFailed, MissingDependency, UsageError
+from asterisk_prompts import Language, asterisk
+from choral.errors import DownloadFailed, MissingDependency
 from choral.remote import speech_samples
 from choral.remote.pip_config import pip_settings
 
@@ -34,8 +35,8 @@ def test_librivox() -> None:
 
 @pytest.mark.speech
 @pytest.mark.parametrize("language", ["en", "es", "fr", "it", "ru"])
-def test_longest_asterisk_prompts(language: speech_samples.Language) -> None:
-    found = speech_samples.asterisk(language, longest=3)
+def test_longest_asterisk_prompts(language: Language) -> None:
+    found = asterisk(language, longest=3)
     assert len(found) == 3
     assert list(found) == sorted(found)
     for path in found:
@@ -44,16 +45,11 @@ def test_longest_asterisk_prompts(language: speech_samples.Language) -> None:
         assert duration_s(path) > 15
 
 
-def test_language_without_prompts() -> None:
-    with pytest.raises(UsageError, match="'de'; there are prompts in en, es, fr, it, ru"):
-        speech_samples.asterisk("de")  # type: ignore[arg-type]
-
-
 def test_missing_apt_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(MissingDependency, match="need apt-get and dpkg-deb"):
-        speech_samples.asterisk("en")
+        asterisk("en")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="shell scripts stand in for apt")
@@ -64,7 +60,7 @@ def test_apt_without_lists_is_reported(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("CHORAL_SAMPLES", str(tmp_path / "samples"))
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(DownloadFailed, match=r"Unable to locate package\); run `apt-get update` as root"):
-        speech_samples.asterisk("en")
+        asterisk("en")
     assert list((tmp_path / "samples").iterdir()) == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choral.errors import UsageError
-from choral.remote.urls import MAX_URL_CHARACTERS, redact_url, require_http, url_problem, url_scheme
+from choral.remote.urls import MAX_URL_CHARACTERS, redact_url, require_http, url_host, url_problem, url_scheme
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,14 @@ from choral.remote.urls import MAX_URL_CHARACTERS, redact_url, require_http, url
 )
 def test_url_scheme(value: object, scheme: str | None) -> None:
     assert url_scheme(value) == scheme
+
+
+@pytest.mark.parametrize(
+    ("url", "host"),
+    [("http://u:p@A.example:80/x", "a.example"), ("https://b.example?x", "b.example"), ("http://[::1/x", "")],
+)
+def test_url_host(url: str, host: str) -> None:
+    assert url_host(url) == host
 
 
 @pytest.mark.parametrize("url", ["http://example.org/a", "HTTPS://example.org/a"])

@@ -23,8 +23,8 @@ from support.redis_server import RedisServer
 def server(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
     """`choral serve` without keys, with jobs in a folder of its own."""
     with running(
-        "--model", tiny_en_pt, "--data", tmp_path_factory.mktemp("data"), "--allowed-hosts", "127.0.0.1",
-        "--processes", 1, "--threads", 1, "--upload-stall-s", 2,
+        "--model", tiny_en_pt, "--data", tmp_path_factory.mktemp("data"),
+        "--allowed-hosts", "127.0.0.1,localhost", "--processes", 1, "--threads", 1, "--upload-stall-s", 2,
     ) as started:  # fmt: skip
         yield started
 
@@ -45,3 +45,9 @@ def attacked(server: ServeProcess, jfk: Path) -> Callable[..., AbstractContextMa
 def redis_server(redis_program: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RedisServer]:
     with RedisServer(tmp_path_factory.mktemp("redis")) as started:
         yield started
+
+
+@pytest.fixture(scope="module")
+def flags(tiny_en_pt: Path) -> tuple[object, ...]:
+    """Of a small server or worker."""
+    return ("--model", tiny_en_pt, "--threads", 1, "--processes", 1)

@@ -43,20 +43,26 @@ URLS = (
     "http://xn--\ud800/", f"http://{'a' * 300}.invalid/", "http://169.254.169.254/latest", "//127.0.0.1/x",
     "data:audio/wav;base64,AAAA", "http://127.0.0.1:1/\r\nHost: x",
 )  # fmt: skip
+VALID_FIELDS = (
+    ("model", "whisper-1"), ("language", "en"), ("language", "English"), ("prompt", "Hello."), ("temperature", "0.2"),
+    ("response_format", "json"), ("response_format", "verbose_json"), ("response_format", "srt"), ("stream", "true"),
+    ("timestamp_granularities[]", "word"), ("clip_timestamps", "0,0.2"), ("suppress_tokens", "-1"), ("beam_size", "2"),
+    ("mode", "batched"), ("vad", "true"), ("word_timestamps", "true"), ("priority", "batch"), ("max_tokens", "4"),
+)  # fmt: skip
 VALUES: tuple[Any, ...] = (
     None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, 10**400, -(10**400), 0.5, 1e308, 1e-320, "", "en", "\ud800",
     "a" * 5000, [], [0], [0.0, 1.0], [[]], ["a"] * 3000, [None], {}, {"a": 1}, {"": {"": {"": []}}}, *URLS[:6],
 )  # fmt: skip
 
 
-def tone(seconds: float = 0.3) -> bytes:
-    """A short file that is audio."""
+def short_wav(pattern: bytes = bytes(range(256)), seconds: float = 0.3) -> bytes:
+    """A short file that is audio: this pattern of 256 bytes, repeated."""
     out = io.BytesIO()
     with wave.open(out, "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(16_000)
-        file.writeframes(bytes(range(256)) * int(seconds * 125))
+        file.writeframes(pattern * int(seconds * 125))
     return out.getvalue()
 
 
@@ -142,6 +148,8 @@ def _one_request(draw: random.Random) -> bytes:
 
 def multipart(draw: random.Random) -> tuple[str, bytes]:
     """The content type and the body of a form."""
+    if draw.random() < 0.5:
+        return "multipart/form-data; boundary=x", _nearly_valid_body(draw)
     boundary = draw.choice(("x", "a-b", "'()+_,-./:=?", "x" * 70, "x" * 300, ""))
     parts = [_part(draw) for _ in range(draw.choice((1, 2, 3, 5, 5, 80)))]
     separator = f"\r\n--{boundary}\r\n".encode()
@@ -155,11 +163,27 @@ def multipart(draw: random.Random) -> tuple[str, bytes]:
     return draw.choice(("multipart/form-data",) * 5 + ("multipart/mixed",)) + f"; boundary={quoted}{charset}", body
 
 
+def _nearly_valid_body(draw: random.Random) -> bytes:
+    """A form that is valid on some routes, often with one more part, and sometimes damaged."""
+    fields = dict(draw.sample(VALID_FIELDS, draw.randint(0, 2)))
+    if draw.random() < 0.6:
+        fields["model"] = "whisper-1"  # which jobs do not have
+    parts = [f'Content-Disposition: form-data; name="{name}"\r\n\r\n{text}'.encode() for name, text in fields.items()]
+    parts.append(
+        b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n' + short_wav(bytes(256))
+    )  # cheap
+    if draw.random() < 0.4:
+        parts.append(_part(draw))
+    draw.shuffle(parts)
+    body = b"--x\r\n" + b"\r\n--x\r\n".join(parts) + b"\r\n--x--\r\n"
+    return mutate(draw, body, 1) if draw.random() < 0.3 else body
+
+
 def _part(draw: random.Random) -> bytes:
     if draw.random() < 0.4:
         filename = draw.choice(("a.wav", "", "../../a", "a\x00b", "a" * 3000, '"', "é.mp3"))
         head = f'Content-Disposition: form-data; name="file"; filename="{filename}"'
-        content = draw.choice((tone(), mutate(draw, tone(), 20), b"", b"not audio", draw.randbytes(300)))
+        content = draw.choice((short_wav(), mutate(draw, short_wav(), 20), b"", b"not audio", draw.randbytes(300)))
     else:
         name, text = form_field(draw)
         head, content = f'Content-Disposition: form-data; name="{name}"', text.encode("utf-8", "surrogatepass")
@@ -170,6 +194,8 @@ def _part(draw: random.Random) -> bytes:
 
 
 def form_field(draw: random.Random) -> tuple[str, str]:
+    if draw.random() < 0.5:
+        return draw.choice(VALID_FIELDS)
     name = draw.choice(
         (draw.choice(OPTIONS), draw.choice(SPEECH_FIELDS), draw.choice(JOB_FIELDS), draw.choice(TEXTS)[:300])
     )
@@ -198,6 +224,7 @@ def json_job(draw: random.Random) -> bytes:
 INPUTS: tuple[dict[str, Any], ...] = (
     {"format": {"type": "audio/pcm", "rate": 24000}},
     {"turn_detection": {"type": "server_vad"}},
+    {"turn_detection": None},
     {"transcription": {"language": "en"}},
 )
 EVENTS: tuple[dict[str, Any], ...] = (
@@ -258,7 +285,8 @@ def damaged(draw: random.Random, valid: bytes, kinds: Sequence[Callable[[], byte
 
 
 def damaged_request(draw: random.Random, valid: bytes) -> bytes:
-    """The JSON of a job request with a part exchanged."""
+    """The JSON of a job request with a part exchanged; what is not an object stays."""
     fields = json.loads(valid)
-    _replace_somewhere(draw, fields)
+    if isinstance(fields, dict):
+        _replace_somewhere(draw, fields)
     return json.dumps(fields).encode()

@@ -7,11 +7,9 @@ option that this version does not know.
 from __future__ import annotations
 
 import json
-import socket
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from attack_probe import ProbeReport, under_attack
 from choral.jobs.request import AudioRef, JobRequest
 from choral.server.jobs.job_table import JobTable
 from choral.types import MAX_CLIP_TIMES, TranscribeOptions
+from hostile_server import tar_pit
 from serve_process import ServeProcess, running
 from webhook_receiver import receive_webhooks
 
@@ -47,7 +46,7 @@ def server(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     leave_old_jobs(folder)
     with running(
         "--model", tiny_en_pt, "--data", folder, "--allowed-hosts", "127.0.0.1,localhost", "--processes", 1,
-        "--threads", 1,
+        "--threads", 1, "--job-retry-s", 0.2,
     ) as started:  # fmt: skip
         yield started
 
@@ -143,47 +142,8 @@ def test_listing_stays_fast(http: httpx.Client, jfk: Path, attacked: Attacked) -
         assert len(http.get(f"/v1/jobs/{jobs[0]}").json()["options"]["clip_timestamps"]) == MAX_CLIP_TIMES
 
 
-@contextmanager
-def trickling() -> Iterator[str]:
-    """The address of a server that accepts every connection and never finishes a response."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=128)
-    connections: list[socket.socket] = []
-    is_over = threading.Event()
-
-    def accept() -> None:
-        while not is_over.is_set():
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            connections.append(connection)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
-
-    def trickle() -> None:
-        while not is_over.wait(0.5):
-            for connection in connections[:]:
-                try:
-                    connection.sendall(b"x")
-                except OSError:
-                    connections.remove(connection)
-
-    threads = [threading.Thread(target=work) for work in (accept, trickle)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-    finally:
-        is_over.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        for thread in threads:
-            thread.join()
-        for connection in connections:
-            connection.close()
-
-
 def test_slow_downloads_do_not_delay_other_jobs(http: httpx.Client, attacked: Attacked) -> None:
-    with trickling() as address:
+    with tar_pit() as address:
         jobs = [http.post("/v1/jobs", json={"url": f"{address}/{number}.wav"}).json()["id"] for number in range(40)]
         try:
             with attacked():
@@ -197,7 +157,7 @@ def test_slow_downloads_do_not_delay_other_jobs(http: httpx.Client, attacked: At
 
 
 def test_callbacks_that_do_not_answer_delay_no_other(http: httpx.Client, attacked: Attacked) -> None:
-    with trickling() as address, receive_webhooks() as receiver, attacked():
+    with tar_pit() as address, receive_webhooks() as receiver, attacked():
         for number in range(32):
             fields = {"callback": f"{address}/{number}"}
             assert http.post("/v1/jobs", files={"file": b"x"}, data=fields).status_code == 202

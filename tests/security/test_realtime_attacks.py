@@ -171,6 +171,24 @@ def test_json_bombs(server: ServeProcess, attacked: Attacked) -> None:
         run_threads([send_all] * SESSIONS)
 
 
+def test_messages_of_the_largest_size(server: ServeProcess, attacked: Attacked) -> None:
+    """Appends of 4 MiB from every place at once, faster than they are handled."""
+    audio = base64.b64encode(bytes(3 * MIB - 100)).decode()
+    n_messages = 5
+
+    def send_all() -> None:
+        with connected(server.url) as client:
+            client.configure(format=FORMATS["pcm16"], turn_detection=None)
+            for _ in range(n_messages):
+                client.send("input_audio_buffer.append", audio=audio)
+                client.send("input_audio_buffer.clear")
+            for _ in range(n_messages):
+                client.wait_for("input_audio_buffer.cleared")
+
+    with attacked(), limited_growth(server, SESSIONS * 4 * 4 * MIB):
+        run_threads([send_all] * SESSIONS)
+
+
 def test_short_turns_that_wait_take_little_memory(server: ServeProcess, attacked: Attacked) -> None:
     """Commits after every 100 ms of audio: each turn needs a window of the engine."""
 

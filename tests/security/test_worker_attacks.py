@@ -6,13 +6,8 @@ A server with `--redis` is probed meanwhile: each good job passes through it, Re
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -23,7 +18,7 @@ import psutil
 import pytest
 import redis as library
 
-from attack_probe import ProbeReport
+from attack_probe import ProbeReport, wait_until
 from choral import errors
 from choral.jobs import Client, ClientSettings
 from choral.jobs.job_queue import JobQueue
@@ -31,9 +26,11 @@ from choral.jobs.redis_connection import connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import AudioRef, JobRequest
 from choral.types import TranscribeOptions
+from hostile_server import tar_pit
 from serve_process import ServeProcess, running
 from support.redis_server import RedisServer, free_port
 from webhook_receiver import receive_webhooks
+from worker_process import WorkerProcess, running_worker
 
 Attacked = Callable[..., AbstractContextManager[ProbeReport]]
 START_WITHIN_S = 60.0
@@ -51,50 +48,20 @@ BAD_CALLBACKS = (
 )
 
 
-class WorkerProcess:
-    def __init__(self, redis_url: str, model: Path, folder: Path) -> None:
-        self.metrics_port = free_port()
-        self._log = (folder / "worker.log").open("w+b")
-        flags = ("--model", model, "--threads", 1, "--processes", 1, "--metrics-port", self.metrics_port)
-        limits = ("--allowed-hosts", "127.0.0.1,localhost", "--webhook-s", 3, "--fetches", 8, "--max-attempts", 1)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "choral", "worker", *map(str, (*flags, *limits))],
-            stderr=self._log,
-            env={**os.environ, "CHORAL_REDIS": redis_url},
-        )
-
-    @property
-    def log(self) -> str:
-        self._log.seek(0)
-        return self._log.read().decode()
-
-    @property
-    def is_running(self) -> bool:
-        return self.process.poll() is None
-
-    def stop(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(60)
-        finally:
-            self.process.kill()
-            self._log.close()
+@pytest.fixture(scope="module")
+def metrics_port() -> int:
+    return free_port()
 
 
 @pytest.fixture(scope="module")
-def worker(
-    redis_server: RedisServer, tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[WorkerProcess]:
+def worker(redis_server: RedisServer, tiny_en_pt: Path, metrics_port: int) -> Iterator[WorkerProcess]:
     """It must survive every attack of this module, and end on the first SIGTERM."""
-    started = WorkerProcess(redis_server.url, tiny_en_pt, tmp_path_factory.mktemp("worker"))
-    try:
-        with Client(redis_server.url) as client:
-            wait_until(lambda: bool(client.workers()), START_WITHIN_S)
+    with running_worker(
+        redis_server.url, "--model", tiny_en_pt, "--threads", 1, "--processes", 1, "--metrics-port", metrics_port,
+        "--allowed-hosts", "127.0.0.1,localhost", "--webhook-s", 3, "--fetches", 8, "--max-attempts", 1,
+    ) as started, Client(redis_server.url) as client:  # fmt: skip
+        wait_until(lambda: bool(client.workers()), START_WITHIN_S)
         yield started
-        assert started.is_running, started.log
-    finally:
-        code = started.stop()
-    assert code == 0
 
 
 @pytest.fixture(scope="module")
@@ -122,13 +89,6 @@ def plain(redis_server: RedisServer) -> Iterator[library.Redis]:
         opened.config_set("maxmemory", 0)
 
 
-def wait_until(condition: Callable[[], bool], limit_s: float = 30.0) -> None:
-    deadline_s = time.monotonic() + limit_s
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition was not met in time"
-        time.sleep(0.05)
-
-
 def submit_unchecked(url: str, *callbacks: str) -> list[str]:
     """Jobs as another program, or an older version, may have submitted them."""
 
@@ -147,34 +107,6 @@ def submit_unchecked(url: str, *callbacks: str) -> list[str]:
     return asyncio.run(submit())
 
 
-@contextlib.contextmanager
-def tar_pit(start: bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n") -> Iterator[str]:
-    """A server that accepts every connection, sends this, and then one byte every half second."""
-    listener = socket.create_server(("127.0.0.1", 0), backlog=256)
-    ended = threading.Event()
-
-    def trickle(connection: socket.socket) -> None:
-        with connection, contextlib.suppress(OSError):
-            connection.sendall(start)
-            while not ended.wait(0.5):
-                connection.sendall(b"a")
-
-    def accept() -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                threading.Thread(target=trickle, args=(listener.accept()[0],), daemon=True).start()
-
-    accepting = threading.Thread(target=accept)
-    accepting.start()
-    try:
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}/"
-    finally:
-        ended.set()
-        listener.shutdown(socket.SHUT_RDWR)
-        listener.close()
-        accepting.join()
-
-
 def test_callbacks_that_cannot_be_called_fail_alone(
     worker: WorkerProcess, client: Client, redis_server: RedisServer, attacked: Attacked
 ) -> None:
@@ -182,7 +114,7 @@ def test_callbacks_that_cannot_be_called_fail_alone(
         ids = submit_unchecked(redis_server.url, *BAD_CALLBACKS)
         wait_until(lambda: all(client.show(job_id).webhook_attempts for job_id in ids))
         assert {client.show(job_id).webhook for job_id in ids[:N_NEVER_VALID]} == {"failed"}
-    assert worker.is_running, worker.log
+    assert worker.process.poll() is None, worker.log
     with receive_webhooks() as receiver:
         client.submit(b"not audio", callback=receiver.url)
         wait_until(lambda: len(receiver.received) == 1)
@@ -239,7 +171,7 @@ def test_a_full_redis_refuses_submits_and_lets_the_worker_free_it(
         assert all("country" in client.result(job_id).text for job_id in good)
         wait_until(lambda: client.counts().held + sum(client.counts().waiting.values()) == 0, 60)
         assert plain.keys("{choral}:blob:*") == []
-    assert worker.is_running, worker.log
+    assert worker.process.poll() is None, worker.log
 
 
 def test_damaged_records_fail_alone(
@@ -268,16 +200,16 @@ def test_damaged_records_fail_alone(
         os.kill(worker.process.pid, signal.SIGCONT)
         wait_until(lambda: all(plain.hget(f"{{choral}}:job:{job_id}", "state") == b"failed" for job_id in ids[:-1]))
         wait_until(lambda: client.counts().held == 0)
-    assert worker.is_running, worker.log
+    assert worker.process.poll() is None, worker.log
     assert client.list()
 
 
-def test_metrics_are_served_to_this_machine_only(worker: WorkerProcess) -> None:
+def test_metrics_are_served_to_this_machine_only(worker: WorkerProcess, metrics_port: int) -> None:
     listening = [
         connection.laddr
         for connection in psutil.Process(worker.process.pid).net_connections("inet")
         if connection.status == psutil.CONN_LISTEN
     ]
-    assert listening == [("127.0.0.1", worker.metrics_port)]
-    with urlopen(f"http://127.0.0.1:{worker.metrics_port}/metrics", timeout=5) as response:
+    assert listening == [("127.0.0.1", metrics_port)]
+    with urlopen(f"http://127.0.0.1:{metrics_port}/metrics", timeout=5) as response:
         assert b"choral_jobs_total" in response.read()

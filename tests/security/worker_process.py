@@ -32,9 +32,12 @@ class WorkerProcess:
         try:
             return self.process.wait(60)
         finally:
-            self.process.kill()
-            self.process.wait()
-            self._log.close()
+            self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._log.close()
 
 
 @contextmanager
@@ -46,5 +49,4 @@ def running_worker(redis_url: str, *flags: object, env: dict[str, str] | None = 
         assert worker.process.poll() is None, worker.log[-3000:]
         assert worker.stop() == 0
     finally:
-        worker.process.kill()
-        worker.process.wait()
+        worker.kill()

@@ -64,10 +64,14 @@ class ServeProcess:
         try:
             return self.process.wait(30)
         finally:
-            self.process.kill()
-            assert self.process.stdout is not None
-            self.process.stdout.close()
-            self._log.close()
+            self.kill()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        self._log.close()
 
 
 @contextmanager
@@ -79,5 +83,4 @@ def running(*flags: object, env: dict[str, str] | None = None) -> Iterator[Serve
         yield server
         assert server.stop() == 0
     finally:
-        if server.process.poll() is None:
-            server.process.kill()
+        server.kill()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 import time
 from pathlib import Path
 
@@ -121,6 +123,17 @@ def test_usage_is_written_within_a_second_and_at_shutdown(tmp_path: Path) -> Non
             assert [entry.duration_s for entry in entries] == [5.0, 7.0]
 
     asyncio.run(run())
+
+
+def test_usage_stored_by_version_0_1_is_kept(tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "usage.sqlite")) as old:
+        old.execute("CREATE TABLE heard (id TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL, duration_s REAL)")
+        old.execute("CREATE INDEX heard_by_age ON heard (at)")
+        old.execute("INSERT INTO heard VALUES ('1', 'a', ?, 5.0)", (time.time(),))
+        old.commit()
+    for _ in range(2):
+        with contextlib.closing(UsageTable(tmp_path)) as table:
+            assert [(entry.id, entry.duration_s) for entry in table.entries()] == [("1", 5.0)]
 
 
 def test_api_key_file(tmp_path: Path) -> None:

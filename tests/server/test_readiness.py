@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from fastapi import FastAPI
 from starlette.testclient import TestClient
 
 import choral
+from choral.engine import group
 from choral.engine.failure_streak import MAX_FAILURES
 from choral.errors import WindowFailed
 from choral.server import health
@@ -33,6 +35,12 @@ def model(tiny_en_ct2: Path) -> Iterator[choral.Model]:
 @pytest.fixture
 def client(model: choral.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[TestClient]:
     monkeypatch.setattr(health, "RETEST_S", 0.05)
+    with readiness_client(model) as client:
+        yield client
+
+
+@contextmanager
+def readiness_client(model: choral.Model) -> Iterator[TestClient]:
     with Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime:
         router = health.make_router(Service.of(model, runtime, ServerSettings()))
         app = FastAPI()
@@ -86,6 +94,29 @@ def test_a_server_becomes_ready_once_a_self_test_passes(
         assert body["status"] == "failed"
         assert BROKEN in body["reason"]
     until_ready_is(client, 200)
+
+
+def test_a_server_is_ready_while_one_of_its_devices_works(tiny_en_ct2: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group, "RETEST_S", 0.0)
+    settings = choral.EngineSettings(engine="ctranslate2", devices="cpu,cpu", threads=1)
+    with choral.load(str(tiny_en_ct2), settings=settings) as model, readiness_client(model) as client:
+        assert until_ready_is(client, 200) == {"status": "ready"}
+        assert 'choral_engine_device_up{device="cpu"} 1.0' in client.get("/metrics").text
+        with monkeypatch.context() as broken:
+            broken.setattr(model._engine._engines[0]._loop.runner, "encode", fail)  # type: ignore[union-attr]
+            for seed in range(MAX_FAILURES):
+                with pytest.raises(WindowFailed, match="illegal memory access"):
+                    model.transcribe(noise(seed), temperature=0)
+            model.transcribe(noise(MAX_FAILURES), temperature=0)
+            response = client.get("/health/ready")
+            assert (response.status_code, response.json()["status"]) == (200, "ready")
+            assert BROKEN in response.json()["failed_devices"]["cpu"]
+            assert 'choral_engine_device_up{device="cpu"} 0.0' in client.get("/metrics").text
+        model.transcribe(noise(0), temperature=0)  # a self-test goes with it
+        deadline_s = time.monotonic() + 30
+        while client.get("/health/ready").json() != {"status": "ready"}:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
 
 
 def noise(seed: int) -> Any:

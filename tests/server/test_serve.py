@@ -57,7 +57,8 @@ def guarded(keys_file: Path, free_key: str, tiny_en_pt: Path) -> Iterator[ServeP
 
 def test_printed_curl_command_works(guarded: ServeProcess, free_key: str, jfk: Path) -> None:
     assert re.match(r"choral serves tiny.en at http://127.0.0.1:\d+\n", guarded.greeting)
-    assert "torch on cpu in float32, encoder budget 32,768 frames, 32 slots" in guarded.greeting
+    # As many slots as the free memory allows.
+    assert re.search(r"torch on cpu in float32, encoder budget 32,768 frames, \d+ slots", guarded.greeting)
     assert "requests run in up to" in guarded.greeting
     line = guarded.greeting.splitlines()[-1].strip().replace("talk.mp3", str(jfk))
     assert shlex.split(line)[0] == "curl"
@@ -150,9 +151,11 @@ def test_request_ids_cors_metrics_and_logs(guarded: ServeProcess, free_key: str)
         "choral_audio_speed_ratio_count",
         "choral_engine_windows_encoded_total",
         "choral_engine_tokens_total",
-        "choral_engine_slots 32.0",
     ):
         assert name in metrics
+    slots = re.search(r"(\d+) slots", guarded.greeting)
+    assert slots is not None
+    assert f"choral_engine_slots {slots[1]}.0" in metrics
     lines = [json.loads(line) for line in guarded.log.splitlines() if line.startswith("{")]
     assert "GET /v1/models: 200" in next(line["message"] for line in lines if line.get("request") == "mine-1")
 

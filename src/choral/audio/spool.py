@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import IO, cast
 
+from choral.common.sizes import binary_size
 from choral.errors import AudioTooLarge, StorageError
 
 SPOOL_MEMORY_BYTES = 32 * 2**20
@@ -19,31 +21,34 @@ def spool(chunks: Iterable[bytes], name: str, max_bytes: int, memory_bytes: int 
     """All chunks in a seekable file, positioned at its start: in memory while small, else an unlinked file."""
     file = cast(IO[bytes], tempfile.SpooledTemporaryFile(max_size=memory_bytes))  # noqa: SIM115  returned
     written_bytes = 0
-    try:
+    with close_on_error(file):
         for chunk in chunks:
             written_bytes += len(chunk)
             if written_bytes > max_bytes:
-                raise AudioTooLarge(f"{name} is larger than {size_text(max_bytes)}: send a shorter or compressed file")
+                raise AudioTooLarge(
+                    f"{name} is larger than {binary_size(max_bytes)}: send a shorter or compressed file"
+                )
             write(file, chunk)
         file.seek(0)
+    return file
+
+
+@contextmanager
+def close_on_error(file: IO[bytes]) -> Iterator[None]:
+    """Close the file if the block fails; otherwise it stays open, for its next owner."""
+    try:
+        yield
     except BaseException:
         file.close()
         raise
-    return file
 
 
 def require_size(name: str, size_bytes: int, max_bytes: int) -> None:
     if size_bytes > max_bytes:
         raise AudioTooLarge(
-            f"{name} has {size_text(size_bytes)}, the limit is {size_text(max_bytes)}: "
+            f"{name} has {binary_size(size_bytes)}, the limit is {binary_size(max_bytes)}: "
             "send a shorter or compressed file"
         )
-
-
-def size_text(n_bytes: int) -> str:
-    if n_bytes >= 2**30:
-        return f"{n_bytes / 2**30:.3g} GiB"
-    return f"{n_bytes / 2**20:.3g} MiB" if n_bytes >= 2**20 else f"{n_bytes} bytes"
 
 
 def temporary_file() -> IO[bytes]:

@@ -58,15 +58,15 @@ class LoadResult:
     mean_rows: float
     rows_at_full: int
     step_ms_at_full: float  # in the network
-    own_us_at_full: float  # between two steps: apply the outcomes, and schedule the next step
-    deciding_us_at_full: float  # the part of it spent on scheduling
+    overhead_us_at_full: float  # between two steps: apply the outcomes, and schedule the next step
+    schedule_us_at_full: float  # the part of it spent on scheduling
     busy_share: float
     peak_bytes: int  # of this process
     cache_bytes: int
 
     @property
-    def own_share_at_full(self) -> float:
-        own_ms = self.own_us_at_full / 1e3
+    def overhead_share_at_full(self) -> float:
+        own_ms = self.overhead_us_at_full / 1e3
         return own_ms / (own_ms + self.step_ms_at_full)
 
 
@@ -78,8 +78,8 @@ class EngineOverhead:
     callers: int
     rows: int
     step_us: float  # a decoder step of this many rows
-    deciding_us: float  # the part of it spent on scheduling
-    entry_us: float  # to admit one window and have it encoded
+    schedule_us: float  # the part of it spent on scheduling
+    admit_us: float  # to admit one window and have it encoded
 
 
 class StepTimes:
@@ -176,8 +176,8 @@ def run_load(
         mean_rows=(after.rows - before.rows) / max(1, n_steps),
         rows_at_full=n_rows,
         step_ms_at_full=step_s * 1e3,
-        own_us_at_full=own_s * 1e6,
-        deciding_us_at_full=deciding_s * 1e6,
+        overhead_us_at_full=own_s * 1e6,
+        schedule_us_at_full=deciding_s * 1e6,
         busy_share=(after.busy_s - before.busy_s) / seconds,
         peak_bytes=memory.peak_bytes,
         cache_bytes=after.cache_bytes,
@@ -248,7 +248,7 @@ def plot(path: Path, title: str, loads: Sequence[LoadResult], overheads: Sequenc
     counts = [load.windows for load in loads]
     speed.plot(counts, [load.windows_per_s for load in loads], marker="o")
     speed.set(xlabel="windows queued at once", ylabel="windows per second", xscale="log", ylim=(0, None))
-    overhead.plot(counts, [load.own_us_at_full for load in loads], marker="o", label="with the model")
+    overhead.plot(counts, [load.overhead_us_at_full for load in loads], marker="o", label="with the model")
     overhead.plot([one.windows for one in overheads], [one.step_us for one in overheads], "s", label="alone, 64 rows")
     overhead.set(xlabel="windows queued at once", ylabel="engine overhead, µs per step", xscale="log", ylim=(0, None))
     overhead.legend()

@@ -48,7 +48,7 @@ BAD_REQUEST = 400
 @dataclasses.dataclass(frozen=True)
 class ClientCounts:
     n_good: int = 0  # valid requests with a text
-    n_gone: int = 0  # requests that the client abandoned
+    n_abandoned: int = 0  # requests that the client abandoned
     n_bad: int = 0  # invalid requests that were rejected with 400
     n_bad_taken: int = 0  # invalid requests with another response
     n_changed: int = 0  # texts that differ from the first response to the same request
@@ -162,7 +162,7 @@ class ClientThreads:
         path = self._next_file()
         when = draw.choice(get_args(DisconnectPoint))
         client.disconnect(path.name, path.read_bytes(), when, draw.uniform(0, MAX_DISCONNECT_S))
-        self._count(n_gone=1)
+        self._count(n_abandoned=1)
 
     def _next_file(self) -> Path:
         with self._lock:

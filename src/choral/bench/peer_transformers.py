@@ -22,7 +22,7 @@ from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
 from choral.model.weights.state_dict import openai_name
-from choral.model.weights.vocabulary import _CHARACTER_OF_BYTE
+from choral.model.weights.vocabulary import to_characters
 
 MAX_INITIAL_TIMESTAMP_INDEX = 50  # the first segment begins within a second, as in the other libraries
 
@@ -147,7 +147,7 @@ def split_vocabulary(checkpoint: Checkpoint) -> tuple[list[str], list[str]]:
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
     text = [tokenizer._encoding.decode_single_token_bytes(token) for token in range(tokenizer.n_text)]
     special = [tokenizer.decode_with_timestamps([token]) for token in range(tokenizer.n_text, tokenizer.n_vocab)]
-    return ["".join(_CHARACTER_OF_BYTE[byte] for byte in token) for token in text], special
+    return [to_characters(token) for token in text], special
 
 
 def merges(tokens: Sequence[str]) -> list[tuple[str, str]]:

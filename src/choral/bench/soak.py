@@ -60,7 +60,7 @@ class ResourceSample:
         counts = self.tally
         return (
             f"{self.at_s:.0f} s: {self.memory_bytes / 1e6:,.0f} MB, {self.open_files} open files, "
-            f"{self.temp_files} temporary, {counts.n_good} answered, {counts.n_gone} abandoned, "
+            f"{self.temp_files} temporary, {counts.n_good} answered, {counts.n_abandoned} abandoned, "
             f"{counts.n_bad} rejected, {len(counts.failures)} failed"
         )
 

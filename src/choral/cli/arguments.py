@@ -9,12 +9,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import importlib
 import itertools
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import NoneType
-from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+from typing import Any, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
 
 from choral.cli.console import write_stdout
 from choral.cli.inputs import MEDIA_EXTENSIONS, STDIN
@@ -44,9 +45,25 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
 class Parser(argparse.ArgumentParser):
     """argparse with typed errors, no abbreviated flags, and a suggestion for a misspelt flag."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, *, module: str | None = None, **settings: Any) -> None:
+        """`module` describes the command, and is imported when its arguments are parsed.
+
+        It has `USAGE`, `DESCRIPTION`, perhaps `EPILOG`, and `add_arguments(parser)`, which sets the default `run` to
+        the function that runs the command, unless it adds subcommands that do.
+        """
         super().__init__(formatter_class=HelpFormatter, allow_abbrev=False, add_help=False, **settings)
         self.add_argument("-h", "--help", action="help", help="show this help")
+        self.set_defaults(parser=self)
+        self._module = module
+
+    def load(self) -> Self:
+        if self._module is not None:
+            command = importlib.import_module(self._module)
+            self._module = None
+            self.usage, self.description = command.USAGE, command.DESCRIPTION
+            self.epilog = getattr(command, "EPILOG", None)
+            command.add_arguments(self)
+        return self
 
     def print_help(self, file: object = None) -> None:
         write_stdout(self.format_help())
@@ -56,6 +73,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """As argparse does, but an unknown flag is reported before a missing argument."""
+        self.load()
         try:
             return super().parse_known_args(args, namespace)
         except UsageError as error:
@@ -95,8 +113,15 @@ def add_subcommand(
     """A subcommand; its description is the help text as a sentence unless `settings` has another."""
     settings.setdefault("description", f"{help[0].upper()}{help[1:]}.")
     parser: Parser = commands.add_parser(name, help=help, **settings)
-    parser.set_defaults(run=run, parser=parser)
+    parser.set_defaults(run=run)
     return parser
+
+
+def add_command_modules(parser: Parser, helps: Mapping[str, str], prefix: str) -> None:
+    """Subcommands with these names and help texts; the module of each is `prefix` and the name."""
+    commands = add_subcommands(parser)
+    for name, text in helps.items():
+        commands.add_parser(name, help=text, module=prefix + name)
 
 
 def normalise(arguments: Iterable[str]) -> list[str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from choral.cli.arguments import Parser, add_subcommands
+from choral.cli.arguments import Parser, add_command_modules
 from choral.cli.console import message
 from choral.cli.inputs import expand
 from choral.cli.progress import download_bar
@@ -22,18 +22,19 @@ if TYPE_CHECKING:
 
 USAGE = "choral bench COMMAND …"
 DESCRIPTION = "Measure speed and accuracy on this machine. The last line of each benchmark is JSON."
-EPILOG = None
+
+
+COMMANDS = {  # each in the module bench_NAME
+    "wer": "word error rate on a folder with transcripts",
+    "peers": "speed compared with other libraries, with the same weights",
+    "engine": "throughput, memory and overhead of the engine under load",
+    "gpu": "speed on a GPU, checked against the CPU and the hardware's limits",
+    "serve": "the server compared with the engine without HTTP, and a soak test",
+}
 
 
 def add_arguments(parser: Parser) -> None:
-    from choral.cli import bench_engine, bench_gpu, bench_peers, bench_serve
-
-    actions = add_subcommands(parser)
-    bench_peers.add_wer(actions)
-    bench_peers.add_peers(actions)
-    bench_engine.add_engine(actions)
-    bench_gpu.add_gpu(actions)
-    bench_serve.add_serve(actions)
+    add_command_modules(parser, COMMANDS, "choral.cli.bench_")
 
 
 def add_folder(parser: Parser) -> None:

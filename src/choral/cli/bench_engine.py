@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser
 from choral.cli.bench import progress, read_counts, read_workload, require_counts
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from choral.bench.workload import Workload
     from choral.engine.group import LocalEngine
 
+USAGE = "choral bench engine [AUDIO …] [options]"
 DESCRIPTION = """\
 Measures the engine under load: --windows different windows are queued at once.
 
@@ -40,7 +41,7 @@ class EngineSubject:
     engine: str
     device: str
     compute_type: str
-    material: str
+    workload: str
     slots: int
     cache_budget_bytes: int
 
@@ -57,47 +58,41 @@ class EngineSubject:
         return f"{self.model}, {self.engine} on {self.device} in {self.compute_type}, {self.slots} slots"
 
 
-def add_engine(actions: argparse._SubParsersAction[Any]) -> None:
-    engine: Parser = actions.add_parser(
-        "engine",
-        help="throughput, memory and overhead of the engine under load",
-        usage="choral bench engine [AUDIO …] [options]",
-        description=DESCRIPTION,
-    )
-    engine.add_argument("audio", nargs="*", metavar="AUDIO", help=argparse.SUPPRESS)
-    engine.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("audio", nargs="*", metavar="AUDIO", help=argparse.SUPPRESS)
+    parser.add_argument(
         "--windows",
         metavar="N,N,…",
         help=f"how many to queue, one load after another, {MAX_WINDOWS} at most "
         f"(default: {COUNTS}; with the random weights nano: {ALL_COUNTS})",
     )
-    engine.add_argument(
+    parser.add_argument(
         "--callers",
         type=int,
         metavar="N",
         help="this many callers, the first with half of the windows (default: one for each window)",
     )
-    engine.add_argument(
+    parser.add_argument(
         "--max-tokens",
         type=int,
         metavar="N",
         help="maximum number of tokens per window (default: 64; with random weights: 16)",
     )
-    engine.add_argument(
+    parser.add_argument(
         "--random-weights",
         choices=SHAPES,
         metavar="SHAPE",
         help=f"random weights instead of a model, in the shape of {', '.join(SHAPES)} (nano: 1 layer, 64 wide)",
     )
-    engine.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of every step for Perfetto (.json)")
-    engine.add_argument("--picture", type=Path, metavar="FILE", help="draw the batch over time (.svg)")
-    engine.add_argument("--plot", type=Path, metavar="FILE", help="plot the results (.png; needs matplotlib)")
-    engine.add_argument("--quiet", action="store_true", help="print the table only, no progress")
-    add_machine_flags(engine.add_argument_group("model and machine"))
-    engine.set_defaults(run=run_engine, parser=engine)
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a trace of every step for Perfetto (.json)")
+    parser.add_argument("--picture", type=Path, metavar="FILE", help="draw the batch over time (.svg)")
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="plot the results (.png; needs matplotlib)")
+    parser.add_argument("--quiet", action="store_true", help="print the table only, no progress")
+    add_machine_flags(parser.add_argument_group("model and machine"))
+    parser.set_defaults(run=run)
 
 
-def run_engine(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     from choral.bench import engine_load
     from choral.bench.trace import Recorder
 
@@ -176,14 +171,14 @@ def engine_report(subject: EngineSubject, loads: Sequence[LoadResult], overheads
     ]
     fields = {
         **asdict(subject),
-        "loads": [{**asdict(load), "own_share_at_full": load.own_share_at_full} for load in loads],
-        "own_time": overheads,
+        "loads": [{**asdict(load), "overhead_share_at_full": load.overhead_share_at_full} for load in loads],
+        "overheads": overheads,
         "is_flat": is_flat,
         "is_cache_within_budget": is_within_budget,
-        "own_share": share,
+        "overhead_share": share,
     }
     tables = f"{load_table(loads)}\n{bars(speeds)}\nthe engine alone, without a network\n{overhead_table(overheads)}\n"
-    head = f"{subject.title}; windows from {subject.material}\n\n"
+    head = f"{subject.title}; windows from {subject.workload}\n\n"
     return head + tables + verdicts(targets) + json_line("engine", fields) + "\n"
 
 
@@ -199,8 +194,8 @@ def load_table(loads: Sequence[LoadResult]) -> str:
             f"{load.mean_rows:.1f}",
             f"{load.busy_share:.1%}",
             f"{load.step_ms_at_full:.2f}",
-            f"{load.own_us_at_full:.0f}",
-            f"{load.own_share_at_full:.2%}",
+            f"{load.overhead_us_at_full:.0f}",
+            f"{load.overhead_share_at_full:.2%}",
             f"{load.peak_bytes / 1e6:,.0f}",
             f"{load.cache_bytes / 1e6:,.0f}",
         ]
@@ -213,7 +208,7 @@ def overhead_table(overheads: Sequence[EngineOverhead]) -> str:
     head = ["windows", "callers", "rows", "µs per step", "to schedule", "µs to admit a window"]
     rows = [
         [str(one.windows), str(one.callers), str(one.rows)]
-        + [f"{value:.0f}" for value in (one.step_us, one.deciding_us, one.entry_us)]
+        + [f"{value:.0f}" for value in (one.step_us, one.schedule_us, one.admit_us)]
         for one in overheads
     ]
     return format_table([head, *rows], numbers=range(len(head)))

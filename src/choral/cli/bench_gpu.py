@@ -9,9 +9,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from choral.cli.arguments import add_subcommand, describe
+from choral.cli.arguments import Parser, describe
 from choral.cli.console import format_table, message, write_stdout
 from choral.errors import UsageError
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from choral.bench.gpu_load import GpuLoadResult
     from choral.bench.gpu_quality import Quality
 
+USAGE = "choral bench gpu [FOLDER] [options]"
 DESCRIPTION = """\
 Speed of one GPU, with random weights in the shapes of large-v3 and large-v3-turbo: nothing is downloaded,
 and speed depends on shapes alone. Checks come first: kernels against torch, and whole windows against the
@@ -53,26 +54,24 @@ class GpuResult:
         return f"{self.shape} {self.compute_type}"
 
 
-def add_gpu(actions: argparse._SubParsersAction[Any]) -> None:
-    summary = "speed on a GPU, checked against the CPU and the hardware's limits"
-    usage = "choral bench gpu [FOLDER] [options]"
-    gpu = add_subcommand(actions, "gpu", run, summary, usage=usage, description=DESCRIPTION)
-    gpu.add_argument("folder", nargs="?", metavar="FOLDER", help=argparse.SUPPRESS)
-    gpu.add_argument("--model", default="tiny.en", metavar="NAME", help=describe("for FOLDER", "tiny.en"))
-    gpu.add_argument("--device", default="cuda", metavar="DEVICE", help=describe("cuda or cuda:N", "cuda"))
-    gpu.add_argument(
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help=argparse.SUPPRESS)
+    parser.add_argument("--model", default="tiny.en", metavar="NAME", help=describe("for FOLDER", "tiny.en"))
+    parser.add_argument("--device", default="cuda", metavar="DEVICE", help=describe("cuda or cuda:N", "cuda"))
+    parser.add_argument(
         "--shapes",
         metavar="NAME,…",
         default=",".join(LARGE_SHAPES),
         help=f"of {', '.join(LARGE_SHAPES)} (default: both)",
     )
-    gpu.add_argument(
+    parser.add_argument(
         "--compute-types",
         metavar="NAME,…",
         default=",".join(COMPUTE_TYPES),
         help=f"float16, bfloat16, fp8 (default: {' and '.join(COMPUTE_TYPES)})",
     )
-    gpu.add_argument("--no-transformers", action="store_true", help="leave out the comparison with transformers")
+    parser.add_argument("--no-transformers", action="store_true", help="leave out the comparison with transformers")
+    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -98,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         "device": torch.cuda.get_device_name(device),
         "checks": checks,
         "qualities": qualities,
-        "ceilings": limits,
+        "limits": limits,
         "results": results,
         "transformers_windows_per_s": transformers,
     }

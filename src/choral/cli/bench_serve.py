@@ -9,15 +9,16 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from choral.cli.arguments import add_subcommand, describe
+from choral.cli.arguments import Parser, describe
 from choral.cli.bench import (
     add_folder,
     add_quiet,
     find_short_clips,
     pick_device,
     progress,
+    read_counts,
     require_counts,
     resolve_model,
 )
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from choral.bench.serve_load import ConcurrencyResult, ServeTargets, SideResult
     from choral.bench.soak import SoakReport
 
+USAGE = "choral bench serve [FOLDER] [options]"
 DESCRIPTION = """\
 Sends requests to a real server from --concurrency callers at once, alternating with the same requests through
 an engine without HTTP: throughput, latency, time to the first text of streams, and how quickly /health/live
@@ -44,16 +46,13 @@ exit codes: 0 every response was right; 1 some were wrong, or (--soak) memory, o
 
 A server that requires a key gets the one in CHORAL_API_KEY.
 """
-CONCURRENCY = "1,8,32,128"
+CONCURRENCY, MAX_CALLERS = "1,8,32,128", 10_000
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SIDE = ("requests/s", "audio s/s", "p50 s", "p95 s", "p99 s", "cpu s", "failed")
 MAX_FAILURES_SHOWN = 5
 
 
-def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
-    usage = "choral bench serve [FOLDER] [options]"
-    summary = "the server compared with the engine without HTTP, and a soak test"
-    parser = add_subcommand(actions, "serve", run_serve, summary, usage=usage, description=DESCRIPTION, epilog=EPILOG)
+def add_arguments(parser: Parser) -> None:
     add_folder(parser)
     parser.add_argument(
         "--concurrency", default=CONCURRENCY, metavar="N,N,…", help=describe("concurrent callers", CONCURRENCY)
@@ -80,6 +79,7 @@ def add_serve(actions: argparse._SubParsersAction[Any]) -> None:
     )
     add_quiet(parser)
     add_machine_flags(parser.add_argument_group("model and machine"))
+    parser.set_defaults(run=run)
 
 
 def duration_s(value: str) -> float:
@@ -89,12 +89,12 @@ def duration_s(value: str) -> float:
     return float(match[1]) * UNITS_S[match[2] or "s"]
 
 
-def run_serve(arguments: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
     from choral.bench.process_tree import require_linux
 
     require_linux()
     require_counts(arguments, requests=1, rounds=1, clients=1)
-    concurrency = read_concurrency(arguments.concurrency)
+    concurrency = read_counts("concurrency", arguments.concurrency, MAX_CALLERS, example=CONCURRENCY)
     if arguments.url is not None and arguments.soak is not None:
         raise UsageError("a soak reads the server's process: leave out --url, and it starts a server")
     if arguments.no_model and (arguments.url is not None or arguments.soak is not None):
@@ -107,13 +107,6 @@ def run_serve(arguments: argparse.Namespace) -> int:
         return run_load(arguments, concurrency, Path(folder))
 
 
-def read_concurrency(value: str) -> tuple[int, ...]:
-    parts = [part.strip() for part in value.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) for part in parts):
-        raise UsageError(f"concurrency is {value!r}; it must be numbers from 1 up, separated by commas")
-    return tuple(map(int, parts))
-
-
 def run_load(arguments: argparse.Namespace, concurrency: tuple[int, ...], folder: Path) -> int:
     from choral.bench import serve_load
     from choral.bench.report import json_line, verdicts
@@ -123,7 +116,7 @@ def run_load(arguments: argparse.Namespace, concurrency: tuple[int, ...], folder
     with open_targets(arguments, folder) as targets:
         results = serve_load.measure(settings, clips, targets, folder, progress(arguments))
     write_stdout(load_table(results) + verdicts(serve_load.check_targets(results)))
-    write_stdout(json_line("serve", {"plan": settings, "levels": results}) + "\n")
+    write_stdout(json_line("serve", {"settings": settings, "levels": results}) + "\n")
     return 1 if any(result.server.failures for result in results) else 0
 
 
@@ -170,7 +163,7 @@ def run_soak(arguments: argparse.Namespace, folder: Path) -> int:
     with ServerProcess(server_flags(arguments, find_model(arguments)), folder) as server:
         report = soak.measure(settings, clips, server, folder, progress(arguments))
     write_stdout(soak_table(report) + verdicts(report.check_targets()))
-    write_stdout(json_line("soak", {"plan": settings, "report": report}) + "\n")
+    write_stdout(json_line("soak", {"settings": settings, "report": report}) + "\n")
     return 0 if all(holds for _, holds in report.check_targets()) else 1
 
 
@@ -207,7 +200,7 @@ def soak_table(report: SoakReport) -> str:
     ]
     for sample in (report.idle_before, *report.samples, report.idle_after):
         counts = sample.tally
-        numbers = (counts.n_good, counts.n_gone, counts.n_bad, len(counts.failures))
+        numbers = (counts.n_good, counts.n_abandoned, counts.n_bad, len(counts.failures))
         cells = map(str, (sample.open_files, sample.temp_files, *numbers))
         rows.append((f"{sample.at_s:.0f}", f"{sample.memory_bytes / 1e6:,.0f}", *cells))
     counts = report.counts

@@ -86,12 +86,6 @@ def format_speed(audio_s: float, elapsed_s: float) -> str:
     return f"{ratio:.0f}× real time" if ratio >= 10 else f"{ratio:.1f}× real time"
 
 
-def format_size(n_bytes: int) -> str:
-    if n_bytes >= 1_000_000_000:
-        return f"{n_bytes / 1e9:.2f} GB"
-    return f"{n_bytes / 1e6:.1f} MB" if n_bytes >= 1_000_000 else f"{n_bytes / 1e3:.0f} kB"
-
-
 def format_time_left(elapsed_s: float, fraction_done: float) -> str:
     if not 0 < fraction_done < 1:
         return ""

@@ -22,7 +22,6 @@ DESCRIPTION = """\
 Transcribe AUDIO, or a sample of real speech, and show the times of each segment. The sample and the
 model are downloaded on first use.
 """
-EPILOG = None
 
 
 def add_arguments(parser: Parser) -> None:

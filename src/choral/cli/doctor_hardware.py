@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from choral.bench.report import this_machine
-from choral.cli.console import format_size
 from choral.cli.doctor_findings import Finding, Section, State, first_line
+from choral.common.sizes import format_size
 from choral.errors import StorageError
 from choral.model.store import ModelStore
+from choral.serving.runtime_plan import n_usable_cores
 from choral.storage import cache_root
 
 MIN_FREE_MEMORY_BYTES = 1_000_000_000  # enough for a small model and its working memory
@@ -50,7 +51,7 @@ def hardware_section(driver: Driver) -> Section:
 
 def _processor() -> Finding:
     machine = this_machine()
-    n_usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine.n_cpus
+    n_usable = n_usable_cores()
     cores = f"{machine.n_cpus} cores" if n_usable == machine.n_cpus else f"{n_usable} of {machine.n_cpus} cores"
     return Finding("processor", f"{machine.cpu}, {cores}")
 

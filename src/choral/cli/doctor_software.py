@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
-from choral.cli.console import format_size
 from choral.cli.doctor_findings import Finding, Section, State, first_line
 from choral.cli.doctor_hardware import Driver
+from choral.common.sizes import format_size
 from choral.config import EngineSettings
 from choral.errors import MissingDependency, ModelError, ModelNotFound, StorageError, UsageError
 from choral.model.store import InstalledModel, ModelStore, default_model
@@ -38,8 +38,8 @@ class Package:
 
 
 ENGINES = (
-    Package("ctranslate2", "the engine for processors", "pip install ctranslate2", State.NOTE),
-    Package("torch", "the engine for GPUs", "pip install 'choral[torch]'", State.NOTE),
+    Package("ctranslate2", "an engine, also without torch", "pip install ctranslate2", State.NOTE),
+    Package("torch", "the default engine, for processors and GPUs", "pip install 'choral[torch]'", State.NOTE),
 )
 PACKAGES = (
     Package("numpy", "arithmetic", "pip install 'numpy>=2'"),

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 USAGE = "choral jobs COMMAND …"
 DESCRIPTION = "Jobs in the queue: their state, progress and results."
-EPILOG = None
 NAME_WIDTH = 40
 REFRESH_S = 1.0
 
@@ -150,7 +149,7 @@ def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
     request = record.request
     options = request.options.changed()
     yield "job", record.id
-    yield "state", record.state + (", to be cancelled" if record.is_cancel_wanted else "")
+    yield "state", record.state + (", to be cancelled" if record.is_cancel_requested else "")
     yield "audio", f"{request.audio.name} ({request.audio.kind})"
     yield "options", " ".join(f"{name}={value!r}" for name, value in options.items()) or "defaults"
     yield "priority", request.priority

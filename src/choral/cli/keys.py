@@ -15,7 +15,6 @@ DESCRIPTION = """\
 The API keys of `choral serve --api-keys-file FILE`. The file holds only hashes: a key is printed once,
 when it is created. A running server sees changes at once.
 """
-EPILOG = None
 
 
 def add_arguments(parser: Parser) -> None:

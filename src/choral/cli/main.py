@@ -2,15 +2,11 @@
 
 Only the module of the command that runs is imported. A `ChoralError` becomes one line and its exit code; a closed
 pipe, Ctrl-C and SIGTERM end the command quietly; any other exception keeps its traceback and asks for a report.
-
-A command module has `USAGE`, `DESCRIPTION`, `EPILOG` and `add_arguments(parser)`, which sets the default `run` to the
-function that runs the command, unless it adds subcommands that do.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
 import os
 import sys
@@ -19,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from choral import __version__
-from choral.cli.arguments import Parser, normalise
+from choral.cli.arguments import Parser, add_command_modules, normalise
 from choral.cli.console import StdoutClosed, message, write_stdout
 from choral.cli.failures import error_lines
 from choral.cli.signals import interrupt_code, raise_on_sigterm
@@ -81,30 +77,15 @@ def _run(arguments: Sequence[str]) -> int:
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """The arguments of one command, with the parser that read them and, unless only help is shown, its function."""
     parsed: argparse.Namespace
-    if arguments and arguments[0] in COMMANDS:
-        parsed, unknown = command_parser(arguments[0]).parse_known_args(arguments[1:])
-    else:
-        parsed, unknown = main_parser().parse_known_args(arguments)
+    parsed, unknown = main_parser().parse_known_args(arguments)
     _add_interspersed_inputs(parsed, unknown)
     return parsed
 
 
 def main_parser() -> Parser:
-    """The parser of `choral` itself: it knows the names of the commands, not their arguments."""
     parser = Parser(prog="choral", usage="choral COMMAND …", description=DESCRIPTION, epilog=EPILOG)
     parser.add_argument("--version", action=_Version, nargs=0, help="show the version")
-    parser.set_defaults(parser=parser)
-    commands = parser.add_subparsers(prog="choral", title="commands", metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        commands.add_parser(name, help=text)
-    return parser
-
-
-def command_parser(name: str) -> Parser:
-    command = importlib.import_module(f"choral.cli.{name}")
-    parser = Parser(prog=f"choral {name}", usage=command.USAGE, description=command.DESCRIPTION, epilog=command.EPILOG)
-    parser.set_defaults(parser=parser)
-    command.add_arguments(parser)
+    add_command_modules(parser, COMMANDS, "choral.cli.")
     return parser
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, add_subcommand, add_subcommands
-from choral.cli.console import format_size, format_table, message, write_stdout
+from choral.cli.console import format_table, message, write_stdout
 from choral.cli.failures import Failure, Failures
 from choral.cli.progress import download_bar
+from choral.common.sizes import format_size
 from choral.errors import ChoralError
 
 if TYPE_CHECKING:
@@ -24,7 +25,6 @@ distil-whisper/distil-large-v3, optionally with @REVISION. `choral transcribe --
 
 Models are stored in the folder that `choral models path` prints; set CHORAL_MODELS to choose another.
 """
-EPILOG = None
 INDEXES = {"python": "Python index", "npm": "npm registry"}
 
 

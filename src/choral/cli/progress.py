@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from choral.cli.console import (
     format_clock,
-    format_size,
     format_speed,
     format_time_left,
     is_terminal,
@@ -22,6 +21,7 @@ from choral.cli.console import (
     shorten,
 )
 from choral.cli.signals import defer_signals
+from choral.common.sizes import format_size
 
 if TYPE_CHECKING:
     from rich.live import Live

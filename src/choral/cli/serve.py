@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, given_options
 from choral.cli.console import write_stdout
-from choral.cli.shared_flags import SERVICE_CACHE_BYTES, add_log_flags, add_machine_flags, load_model
+from choral.cli.shared_flags import SERVICE_CACHE_BYTES, WEBHOOK_SECRET, add_log_flags, add_machine_flags, load_model
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from choral.serving.settings import ServingSettings
 
 KEY = "CHORAL_API_KEY"
-SECRET = "CHORAL_WEBHOOK_SECRET"
 USAGE = "choral serve [options]"
 DESCRIPTION = """\
 Serve a model over HTTP with OpenAI's audio API: OpenAI's clients work with this server as their base
@@ -36,7 +35,7 @@ signal ends it at once.
 EPILOG = f"""\
 Without keys, anyone who can reach the address may use the server. `choral keys add NAME --file FILE`
 creates a key with limits. Set a single key without limits in {KEY} rather than with
---api-key: other users can see command lines. Webhooks are signed with the secret in {SECRET}.
+--api-key: other users can see command lines. Webhooks are signed with the secret in {WEBHOOK_SECRET}.
 
 Without keys, the server answers only to its own names and those of --trusted-hosts, and refuses pages
 of other sites. docs/operate.md has a table of all limits, including those without a flag.
@@ -100,7 +99,7 @@ def run(arguments: argparse.Namespace) -> int:
         }
     )
     SsrfGuard(prep.allowed_hosts)  # raises before a model is loaded if one of them is wrong
-    signing_key(os.environ.get(SECRET, ""))  # likewise if the webhook secret is malformed
+    signing_key(os.environ.get(WEBHOOK_SECRET, ""))  # likewise if the webhook secret is malformed
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
     limit_malloc_arenas()
@@ -151,7 +150,7 @@ async def serve(
             folder = stack.enter_context(jobs.open_folder(settings.port))
             quotas = await stack.enter_async_context(open_quotas(keys, folder, service.loops))
             billing = JobBilling(keys, quotas)
-            secret = os.environ.get(SECRET, "")
+            secret = os.environ.get(WEBHOOK_SECRET, "")
             store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
             listener = Listener(create_app(service, keys, store, quotas, tracing), service)
             stack.enter_context(frozen_gc())

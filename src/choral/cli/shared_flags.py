@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from choral.api import Model
     from choral.jobs.sync_client import Client
 
+WEBHOOK_SECRET = "CHORAL_WEBHOOK_SECRET"
 SERVICE_CACHE_BYTES = 256 * 2**20  # clients of a service rarely send the same audio twice
 ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads")
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from choral.cli.arguments import Parser, add_flags, given_options
 from choral.cli.shared_flags import (
     SERVICE_CACHE_BYTES,
+    WEBHOOK_SECRET,
     add_log_flags,
     add_machine_flags,
     add_redis_flags,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from choral.jobs.settings import WorkerSettings
     from choral.serving.settings import ServingSettings
 
-SECRET = "CHORAL_WEBHOOK_SECRET"
 USAGE = "choral worker [options]"
 DESCRIPTION = """\
 Take jobs from Redis and transcribe them until stopped. Run any number of workers on any number of
@@ -38,7 +38,7 @@ queue what is not done within --drain-s. A second signal ends it at once, and ot
 its jobs.
 """
 EPILOG = f"""\
-Webhooks are signed with the secret in {SECRET}, or in the file given by --webhook-secret-file.
+Webhooks are signed with the secret in {WEBHOOK_SECRET}, or in the file given by --webhook-secret-file.
 `choral submit` sends jobs, `choral jobs` shows them.
 
 exit codes: 0 stopped or burst done; 2 usage, 4 model, 6 engine, 7 missing package, 9 Redis
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def read_secret(file: Path | None) -> str:
     if file is None:
-        return os.environ.get(SECRET, "")
+        return os.environ.get(WEBHOOK_SECRET, "")
     try:
         return file.read_text().strip()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""Helpers that know nothing about speech: asyncio, malloc, logging, back-off. Standard library only."""
+"""Helpers that know nothing about speech: asyncio, malloc, logging, back-off, sizes. Standard library only."""

@@ -6,9 +6,9 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from queue import SimpleQueue
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 log = logging.getLogger("choral")
 T = TypeVar("T")
@@ -71,6 +71,26 @@ async def run_in_thread(work: Callable[[], T], name: str) -> T:
 
     _start(run, f"choral-{name}")
     return await future
+
+
+class Closable(Protocol):
+    def close(self) -> None: ...
+
+
+def close_in_thread(resource: Closable) -> None:
+    """Close without waiting for it: closing an unlinked file of gigabytes takes a good part of a second.
+
+    Nothing is awaited, because a second cancellation during the await would leave the resource open.
+    """
+    asyncio.get_running_loop().run_in_executor(None, resource.close)
+
+
+@contextlib.contextmanager
+def closing_in_thread(resource: Closable) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        close_in_thread(resource)
 
 
 NamedCall = tuple[Callable[[], None], str]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from choral.engine.runner import PrefillInput
-from choral.engine.search import Draw, Next, best_candidate, search_for
+from choral.engine.search import Draw, Next, Search, best_candidate, search_for
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import Aligned, Decoded, DecodeParams, Languages, TokenTimes
 from choral.errors import UsageError, WindowFailed
@@ -42,8 +43,16 @@ def window_seed(params: DecodeParams, audio_key: bytes) -> int:
     return int.from_bytes(digest.digest(), "big") >> 2
 
 
+@dataclass(frozen=True)
+class Advanced:
+    """A window's search with a token more in every row."""
+
+    search: Search
+    continued: list[Next]
+
+
 class Decoding:
-    """A window whose tokens are searched on the host."""
+    """A window whose tokens are searched on the host. Only `apply` changes it."""
 
     def __init__(self, start: PrefillInput, n_prompt: int, no_speech_prob: float, eot: int, n_text_ctx: int) -> None:
         self.slots, self.params = start.slots, start.params
@@ -63,21 +72,24 @@ class Decoding:
     def draws(self) -> list[Draw]:
         return [Draw(self.params.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]
 
-    def advance(self, continued: list[Next]) -> bool:
-        """Count a token; False: it was the last one."""
+    def is_last(self, advanced: Advanced) -> bool:
         is_full = self.length >= self._n_text_ctx
-        self.n_sampled += 1
-        self.length += 1
-        return bool(continued) and not is_full and self.n_sampled < self._max_tokens
+        return not advanced.continued or is_full or self.n_sampled + 1 >= self._max_tokens
 
-    def outcome(self, *, is_continuing: bool, compute_type: str) -> Outcome:
-        if math.isnan(self.no_speech_prob) or any(map(math.isnan, self.search.sum_logprobs)):
+    def outcome(self, advanced: Advanced, compute_type: str) -> Outcome:
+        search = advanced.search
+        if math.isnan(self.no_speech_prob) or any(map(math.isnan, search.sum_logprobs)):
             return Failed(nan_failure(compute_type))
-        if is_continuing:
+        if not self.is_last(advanced):
             return InProgress(has_tokens=True)
-        best = best_candidate(self.search, self.params.length_penalty)
+        best = best_candidate(search, self.params.length_penalty)
         logprobs = best.token_logprobs if self.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob, logprobs))
+
+    def apply(self, advanced: Advanced) -> None:
+        self.search = advanced.search
+        self.n_sampled += 1
+        self.length += 1
 
 
 def finished(result: Aligned | TokenTimes | Languages, compute_type: str) -> Outcome:

@@ -16,13 +16,14 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from choral.audio.constants import WINDOW_FRAMES
+from choral.common.sizes import format_size
 from choral.config import EngineSettings
 from choral.engine.capacity import Capacity
 from choral.engine.engine_loop import Cancel, ClearCache, EngineLoop, Shutdown, StepRecord, Submitted
 from choral.engine.runner import Runner
 from choral.engine.steps import Pending, WindowTask
 from choral.engine.warmup import noise, warm_up
-from choral.engine.window import Caller, DecodeParams, Result, Window
+from choral.engine.window import Caller, Decoded, DecodeParams, Result, Window
 from choral.errors import EngineClosed, EngineError, QueueFull, UsageError, WindowFailed
 
 log = logging.getLogger("choral.engine")
@@ -101,15 +102,26 @@ class Engine:
         """Why no request can succeed: the engine is closed, or its device fails at every window."""
         return self._loop.failures.reason if self.is_working else CLOSED
 
+    @property
+    def failed_devices(self) -> dict[str, str]:
+        """Why each device fails that does."""
+        failure = self.failure
+        return {} if failure is None else {self.device: failure}
+
     def self_test(self) -> None:
-        """Decode two tokens of noise; raises an `EngineError` if that fails, and ends `failure` if it does not."""
-        # New noise each time, which is encoded, and two tokens: the first may come from the prefill.
-        pending = self.submit(Window(noise(seed=None), DecodeParams(language="en", max_tokens=2)))
-        error = pending.exception()
+        """Decode noise; this ends `failure`, or sets it and raises an `EngineError`."""
+        error = self.start_self_test().exception()
+        if error is None:
+            return
+        self._loop.failures.record_self_test(error)
         if isinstance(error, EngineError):
             raise error
-        if error is not None:
-            raise WindowFailed(f"the self-test failed: {error}") from error
+        raise WindowFailed(f"the self-test failed: {error}") from error
+
+    def start_self_test(self) -> Pending[Decoded]:
+        """Decode two tokens of noise: if that succeeds, `failure` ends."""
+        # New noise each time, which is encoded, and two tokens: the first may come from the prefill.
+        return self.submit(Window(noise(seed=None), DecodeParams(language="en", max_tokens=2)))
 
     @property
     def n_in_flight(self) -> int:
@@ -181,12 +193,8 @@ def describe(runner: Runner, capacity: Capacity, settings: EngineSettings, windo
     return (
         f"{runner.name} on {runner.device} in {runner.compute_type}: encoder budget {settings.encoder_budget:,} "
         f"frames, at most {windows_per_step} windows per step; {capacity.n_slots} slots of "
-        f"{megabytes(capacity.slot_bytes)}; encoder cache {megabytes(capacity.cache_bytes)}"
+        f"{format_size(capacity.slot_bytes)}; encoder cache {format_size(capacity.cache_bytes)}"
     )
-
-
-def megabytes(n_bytes: int) -> str:
-    return f"{n_bytes / 1e6:,.1f} MB"
 
 
 def end_thread(loop: EngineLoop, thread: threading.Thread) -> None:

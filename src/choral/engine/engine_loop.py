@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
+from traceback import clear_frames
 
 from choral.engine.capacity import Capacity
 from choral.engine.decoding import device_failed
@@ -164,9 +165,10 @@ class EngineLoop:
         try:
             return action(tasks)
         except BaseException as error:  # bugs too: the caller must see them, and the thread must survive
+            clear_frames(error.__traceback__)  # or its tensors would take the memory that the retry needs
             if len(tasks) == 1:
                 return [Failed(as_failure(error))]
-            return [outcome for task in tasks for outcome in self.attempt([task], action)]
+        return [outcome for task in tasks for outcome in self.attempt([task], action)]
 
     def action(self, step: Step) -> Callable[[Sequence[WindowTask]], Sequence[Outcome]]:
         match step:

@@ -28,9 +28,18 @@ class FailureStreak:
             return
         errors = [each.error for each in outcomes if isinstance(each, Failed) and is_device_failure(each.error)]
         self._n_failed += len(errors)
-        if errors and self._n_failed >= MAX_FAILURES and self.reason is None:
-            self.reason = f"{self._n_failed} windows in a row failed on {self._device}, the last one with: {errors[-1]}"
-            log.error("%s; a restart may be needed", self.reason, exc_info=errors[-1])
+        if errors and self._n_failed >= MAX_FAILURES:
+            self._fail(f"{self._n_failed} windows in a row failed on {self._device}, the last one with", errors[-1])
+
+    def record_self_test(self, error: BaseException) -> None:
+        """A failed self-test is enough. From any thread: a window that is decoded ends it whenever it comes."""
+        if is_device_failure(error):
+            self._fail(f"the self-test failed on {self._device}", error)
+
+    def _fail(self, what: str, error: BaseException) -> None:
+        if self.reason is None:
+            self.reason = f"{what}: {error}"
+            log.error("%s; a restart may be needed", self.reason, exc_info=error)
 
     def _end(self) -> None:
         if self.reason is not None:

@@ -25,7 +25,7 @@ from choral.engine.gpu_encode import GpuEncode
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
 from choral.engine.gpu_prefill import GpuPrefill
 from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapshot
-from choral.engine.host_sampler import HostSampler, fail_unfinished
+from choral.engine.host_sampler import HostSampler
 from choral.engine.runner import PrefillInput
 from choral.engine.search import is_beam_search
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
@@ -147,26 +147,15 @@ class GpuRunner:
             row: self._host_sampler.begin(starts[row], lengths[row], prob)
             for row, prob in zip(beams, no_speech[beams].tolist() if beams else [], strict=True)
         }
-        for row, start in enumerate(starts):
-            running = Running(start.slots, start.params, self._n_bursts + 1, decodings.get(row))
-            self._running[start.slots[0]] = running
         outcomes: list[Outcome] = [InProgress()] * len(starts)
         if beams:
             rows = [row for row in beams for _ in starts[row].slots]
-            sampled = self._sample_on_host(list(decodings.values()), logits[rows])
+            sampled = self._host_sampler.sample(list(decodings.values()), logits[rows])
             for row, outcome in zip(beams, sampled, strict=True):
                 outcomes[row] = outcome
-        return outcomes
-
-    def _sample_on_host(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
-        outcomes = self._host_sampler.sample(decodings, logits)
-        try:
-            slots = self.state.to_device(torch.tensor([slot for decoding in decodings for slot in decoding.slots]))
-            lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
-            self.state.decode.lengths[slots] = self.state.to_device(torch.tensor(lengths))
-            self.state.decode.next_tokens[slots] = self._host_sampler.next_tokens[slots]
-        except RuntimeError as error:
-            return fail_unfinished(outcomes, error)
+        for row, start in enumerate(starts):
+            running = Running(start.slots, start.params, self._n_bursts + 1, decodings.get(row))
+            self._running[start.slots[0]] = running
         return outcomes
 
     @torch.inference_mode()
@@ -176,13 +165,14 @@ class GpuRunner:
         beams = [each for each in running if each.decoding is not None]
         with self._on_device():
             self._set_rows([(slot, each.slots[0]) for each in running for slot in each.slots])
+            self._set_beam_inputs([each.decoding for each in beams if each.decoding is not None])
             self._n_bursts += 1
             logits = self._launch(1 if beams else MAX_BURST_STEPS)
             newest, previous = self._snapshots[self._n_bursts % 2], self._snapshots[(self._n_bursts + 1) % 2]
             newest.take(self._n_bursts)
             previous.wait()
             outcomes = {each.slots[0]: self._outcome(each, previous) for each in running if each.decoding is None}
-            # Beams last: whatever fails before may be retried, but their searches must not advance twice.
+            # Beams last: whatever fails before is retried, and their searches must not advance twice.
             sampled = self._advance_beams(running, logits) if beams else []
         outcomes |= {each.slots[0]: outcome for each, outcome in zip(beams, sampled, strict=True)}
         return [outcomes[each.slots[0]] for each in running]
@@ -208,6 +198,16 @@ class GpuRunner:
         self.rows[:, :size] = self.state.to_device(torch.tensor(padded, dtype=torch.int32)).t()
         self._row_list = rows
 
+    def _set_beam_inputs(self, decodings: Sequence[Decoding]) -> None:
+        """Before the step that reads them, not after the one before: this can be repeated if the step fails."""
+        if not decodings:
+            return
+        slots = [slot for decoding in decodings for slot in decoding.slots]
+        lengths = [decoding.length for decoding in decodings for _ in decoding.slots]
+        indices, n_tokens = self.state.to_device(torch.tensor([slots, lengths]))
+        self.state.decode.lengths[indices] = n_tokens
+        self.state.decode.next_tokens[indices] = self._host_sampler.next_tokens(indices)
+
     def _advance_beams(self, running: Sequence[Running], logits: Tensor) -> list[Outcome]:
         first_row = 0
         rows: list[int] = []
@@ -216,7 +216,7 @@ class GpuRunner:
                 rows += range(first_row, first_row + len(each.slots))
             first_row += len(each.slots)
         decodings = [each.decoding for each in running if each.decoding is not None]
-        return self._sample_on_host(decodings, logits[rows])
+        return self._host_sampler.sample(decodings, logits[rows])
 
     def _outcome(self, running: Running, snapshot: StateSnapshot) -> Outcome:
         if snapshot.n_bursts < running.first_burst:

@@ -1,7 +1,8 @@
 """Several engines, one per device, behind one `submit`: a window goes to the engine with the fewest in flight.
 
 Windows of the same audio (retries, alignment) go to the engine that has it encoded. An engine whose device fails at
-everything gets windows only if all do. The engines do not know each other.
+everything gets windows only if all do, and a self-test now and then until one passes. The engines do not know each
+other.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import fields, replace
 from typing import Any
 
@@ -20,8 +22,10 @@ from choral.engine.engine import Engine, EngineStats, admit
 from choral.engine.engine_loop import StepRecord
 from choral.engine.steps import Pending
 from choral.engine.window import Caller, Result, Window
+from choral.errors import EngineClosed, EngineError, QueueFull
 
 MAX_KNOWN_AUDIOS = 4096  # whose engine is remembered
+RETEST_S = 5.0  # between two self-tests of a failed device
 
 
 class EngineGroup:
@@ -35,12 +39,14 @@ class EngineGroup:
         self._callers: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._owners: weakref.WeakKeyDictionary[Future[Any], Engine] = weakref.WeakKeyDictionary()
         self._known: OrderedDict[bytes, Engine] = OrderedDict()
+        self._next_retest_s = 0.0
 
     def submit(self, window: Window[Result], caller: Caller | None = None) -> Pending[Result]:
         caller = caller or Caller()
         key = window.audio.key  # hashes the audio: not under the lock
         with self._lock:
             admit(caller, self._callers, self.stats.waiting, self.settings.queue_limit)
+            self._retest_failed()
             engine = self._known.pop(key, None)
             if engine is None or engine.failure is not None:
                 # A failed device is done with its windows at once: it would always have the fewest.
@@ -51,6 +57,16 @@ class EngineGroup:
             pending = engine.submit(window, caller)
             self._owners[pending] = engine
         return pending
+
+    def _retest_failed(self) -> None:
+        """Only a self-test can show that a failed device works again, as it gets no other windows."""
+        failed = [engine for engine in self._engines if engine.failure is not None]
+        if not failed or time.monotonic() < self._next_retest_s:
+            return
+        self._next_retest_s = time.monotonic() + RETEST_S
+        for engine in failed:
+            with suppress(EngineClosed, QueueFull):
+                engine.start_self_test()
 
     def cancel(self, future: Future[Any]) -> None:
         if (engine := self._owners.get(future)) is not None:
@@ -82,16 +98,29 @@ class EngineGroup:
 
     @property
     def is_working(self) -> bool:
-        return all(engine.is_working for engine in self._engines)
+        """Whether it takes windows."""
+        return any(engine.is_working for engine in self._engines)
 
     @property
     def failure(self) -> str | None:
-        """That of the first device that fails; the others get all windows meanwhile."""
-        return next((engine.failure for engine in self._engines if engine.failure is not None), None)
+        """That of the first device, if all fail: one that works gets all windows meanwhile."""
+        failures = [engine.failure for engine in self._engines]
+        return None if None in failures else failures[0]
+
+    @property
+    def failed_devices(self) -> dict[str, str]:
+        return {device: reason for engine in self._engines for device, reason in engine.failed_devices.items()}
 
     def self_test(self) -> None:
+        """On every device; raises the first error if all fail."""
+        errors = []
         for engine in self._engines:
-            engine.self_test()
+            try:
+                engine.self_test()
+            except EngineError as error:
+                errors.append(error)
+        if len(errors) == len(self._engines):
+            raise errors[0]
 
     @property
     def stats(self) -> EngineStats:

@@ -1,22 +1,24 @@
 """Sampling driven by the host: rules and token picks run on the device for all rows, each window's search in Python.
 
-A row is greedy (temperature 0), drawn from the tempered distribution, or a beam that takes the `top_k` tokens.
+A row is greedy (temperature 0), drawn from the tempered distribution, or a beam that takes the `top_k` tokens. State
+changes at the end of a step, in writes that allocate nothing: a step that runs out of memory can be run again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from choral.engine.decoding import Decoding, device_failed
+from choral.engine.decoding import Advanced, Decoding
 from choral.engine.rules import Rules
 from choral.engine.runner import PrefillInput
-from choral.engine.search import BeamSearch, Draw, Next
-from choral.engine.steps import Failed, InProgress, Outcome
+from choral.engine.search import BeamSearch, Draw
+from choral.engine.steps import Outcome
 from choral.kernels.gumbel import gumbel
 from choral.model.dims import ModelDims
 from choral.model.kv_cache import KVCache
@@ -46,7 +48,6 @@ class HostSampler:
         self._kv_cache, self._device = kv_cache, kv_cache.keys.device
         self._eot, self._n_text_ctx, self._compute_type = tokenizer.eot, dims.n_text_ctx, compute_type
         self._rules = Rules(tokenizer, dims.n_vocab, n_slots, self._device)
-        self.next_tokens = torch.zeros(n_slots, dtype=torch.long, device=self._device)  # the input of each slot
 
     def begin(self, start: PrefillInput, n_prompt: int, no_speech_prob: float) -> Decoding:
         """Set up a window after its prefill; all its beams or samples continue the one prompt."""
@@ -56,57 +57,56 @@ class HostSampler:
             self._kv_cache.copy(torch.full_like(others, start.slots[0]), others, n_prompt)
         return Decoding(start, n_prompt, no_speech_prob, self._eot, self._n_text_ctx)
 
+    def next_tokens(self, slots: Tensor) -> Tensor:
+        """The decoder's input in these slots, as `sample` has set it."""
+        return self._rules.history.last(slots)
+
     def sample(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Outcome]:
         """Sample the next token of every row and set it as the input of the next step."""
         slots = torch.tensor([slot for decoding in decodings for slot in decoding.row_slots], device=self._device)
         self._rules.apply(logits, slots)
         outcomes: list[Outcome] = []
         inputs: list[tuple[int, int, int]] = []  # source slot, slot, token
-        for decoding, continued in zip(decodings, self._search(decodings, logits), strict=True):
-            is_continuing = decoding.advance(continued)
-            outcomes.append(decoding.outcome(is_continuing=is_continuing, compute_type=self._compute_type))
-            if is_continuing:
+        advances = self._advance(decodings, logits)
+        for decoding, advanced in zip(decodings, advances, strict=True):
+            outcomes.append(decoding.outcome(advanced, self._compute_type))
+            if not decoding.is_last(advanced):
                 row_slots = decoding.slots
-                inputs += [(row_slots[next.source_row], row_slots[next.row], next.token) for next in continued]
-        try:
-            if inputs:
-                self._set_inputs(inputs, max(decoding.length for decoding in decodings))
-        except RuntimeError as error:
-            return fail_unfinished(outcomes, error)
+                inputs += [(row_slots[next.source_row], row_slots[next.row], next.token) for next in advanced.continued]
+        if inputs:
+            self._set_inputs(inputs, max(decoding.length for decoding in decodings))
+        for decoding, advanced in zip(decodings, advances, strict=True):
+            decoding.apply(advanced)
         return outcomes
 
-    def _search(self, decodings: Sequence[Decoding], logits: Tensor) -> list[list[Next]]:
-        """Advance each window's search with the tokens picked for its rows."""
+    def _advance(self, decodings: Sequence[Decoding], logits: Tensor) -> list[Advanced]:
+        """Advance a copy of each window's search with the tokens picked for its rows."""
         beams = [decoding.search for decoding in decodings if isinstance(decoding.search, BeamSearch)]
         bounds = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
         picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()])
         top = top_k(logits, max(search.n_top for search in beams)) if beams else None
-        advanced = []
+        advances = []
         for decoding, start, stop in zip(decodings, bounds[:-1], bounds[1:], strict=True):
-            search = decoding.search
+            search = copy(decoding.search)
             if isinstance(search, BeamSearch):
                 assert top is not None
                 n = search.n_top
                 tokens = [row[:n] for row in top.tokens[start:stop]]
-                advanced.append(search.advance(tokens, [row[:n] for row in top.logprobs[start:stop]]))
+                continued = search.advance(tokens, [row[:n] for row in top.logprobs[start:stop]])
             else:
-                advanced.append(search.advance(picked.tokens[start:stop], picked.logprobs[start:stop]))
-        return advanced
+                continued = search.advance(picked.tokens[start:stop], picked.logprobs[start:stop])
+            advances.append(Advanced(search, continued))
+        return advances
 
     def _set_inputs(self, inputs: Sequence[tuple[int, int, int]], max_length: int) -> None:
+        history = self._rules.history
         rows = torch.tensor(inputs, device=self._device)
+        recent = history.extended(rows[:, 0], rows[:, 2])
         moved = rows[[source != slot for source, slot, _ in inputs]]
+        # Nothing below may fail once the K/V have moved: moving them twice would mix up the beams.
         if len(moved):
             self._kv_cache.copy(moved[:, 0], moved[:, 1], max_length)
-            self._rules.history.copy(moved[:, 0], moved[:, 1])
-        self.next_tokens[rows[:, 1]] = rows[:, 2]
-        self._rules.history.append(rows[:, 1], rows[:, 2])
-
-
-def fail_unfinished(outcomes: Sequence[Outcome], error: RuntimeError) -> list[Outcome]:
-    """Out of memory after the searches have advanced: a retry of the step would skip a token."""
-    failure = device_failed(error)
-    return [Failed(failure) if isinstance(outcome, InProgress) else outcome for outcome in outcomes]
+        history.set(rows[:, 1], recent)
 
 
 def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:

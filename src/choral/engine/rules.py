@@ -45,13 +45,18 @@ class History:
     def at(self, slots: Tensor) -> Recent:
         return Recent(*self._recent[:, slots])
 
-    def append(self, slots: Tensor, tokens: Tensor) -> None:
+    def last(self, slots: Tensor) -> Tensor:
+        """The newest token of each slot: the decoder's next input."""
+        return self._recent[0, slots]
+
+    def extended(self, slots: Tensor, tokens: Tensor) -> Tensor:  # [4, rows]
+        """The history of these slots with a token more; `set` stores it, in these or in other slots."""
         recent = self.at(slots)
         last_timestamp = torch.where(tokens >= self.timestamp_begin, tokens, recent.last_timestamp)
-        self._recent[:, slots] = torch.stack([tokens, recent.last, last_timestamp, recent.n_sampled + 1])
+        return torch.stack([tokens, recent.last, last_timestamp, recent.n_sampled + 1])
 
-    def copy(self, source_slots: Tensor, slots: Tensor) -> None:
-        self._recent[:, slots] = self._recent[:, source_slots]
+    def set(self, slots: Tensor, recent: Tensor) -> None:
+        self._recent[:, slots] = recent
 
 
 class SuppressBlank:

@@ -1,7 +1,8 @@
 """The interface between the engine and the network: `torch_runner`, `gpu_runner` and `ct2_runner` implement it.
 
-A runner belongs to one thread. Each call takes a batch of windows and returns an outcome for each; a call that raises
-has no effect, so that the windows can be retried one by one.
+A runner belongs to one thread. Each call takes a batch of windows and returns an outcome for each. The windows of a
+call that raises are retried one by one, and get the same results: whatever may run out of memory comes before the first
+change that the retry would notice, and the changes allocate nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Search strategies: independent rows, each greedy or sampled, or beams that compete. Plain Python.
 
 A search receives the tokens picked for its rows and returns the rows that continue: the token each is fed next and, for
-beams, which row it continues. At the end it lists its candidates, and the best one is kept.
+beams, which row it continues. At the end it lists its candidates, and the best one is kept. State is replaced, never
+changed in place, so that a shallow copy can advance and leave the original as it was.
 """
 
 from __future__ import annotations
@@ -54,24 +55,25 @@ class Sampling:
     def __init__(self, n_rows: int, eot: int) -> None:
         self.eot = eot
         self.rows = list(range(n_rows))  # that continue
-        self.texts: list[list[int]] = [[] for _ in range(n_rows)]
-        self.token_logprobs: list[list[float]] = [[] for _ in range(n_rows)]
+        self.texts: list[tuple[int, ...]] = [()] * n_rows
+        self.token_logprobs: list[tuple[float, ...]] = [()] * n_rows
         self.sum_logprobs = [0.0] * n_rows
 
     def advance(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Next]:
         continued = []
+        texts, token_logprobs, sum_logprobs = list(self.texts), list(self.token_logprobs), list(self.sum_logprobs)
         for row, token, logprob in zip(self.rows, tokens, logprobs, strict=True):
-            self.sum_logprobs[row] += logprob
+            sum_logprobs[row] += logprob
             if token != self.eot:
-                self.texts[row].append(token)
-                self.token_logprobs[row].append(logprob)
+                texts[row] = (*texts[row], token)
+                token_logprobs[row] = (*token_logprobs[row], logprob)
                 continued.append(Next(row, row, token))
         self.rows = [following.row for following in continued]
+        self.texts, self.token_logprobs, self.sum_logprobs = texts, token_logprobs, sum_logprobs
         return continued
 
     def candidates(self) -> list[Candidate]:
-        rows = zip(self.texts, self.sum_logprobs, self.token_logprobs, strict=True)
-        return [Candidate(tuple(text), total, tuple(logprobs)) for text, total, logprobs in rows]
+        return list(map(Candidate, self.texts, self.sum_logprobs, self.token_logprobs))
 
 
 class BeamSearch:
@@ -99,8 +101,10 @@ class BeamSearch:
             if len(continued) == self.n_rows:
                 break
             (newly_ended if text[-1] == self.eot else continued).append(text)
-        for text in newly_ended[: max(0, self.max_ended - len(self.ended))]:
-            self.ended[text[:-1]] = Candidate(text[:-1], scores[text], self.token_logprobs[sources[text]])
+        self.ended = self.ended | {
+            text[:-1]: Candidate(text[:-1], scores[text], self.token_logprobs[sources[text]])
+            for text in newly_ended[: max(0, self.max_ended - len(self.ended))]
+        }
         self.token_logprobs = [
             (*self.token_logprobs[sources[text]], scores[text] - self.sum_logprobs[sources[text]]) for text in continued
         ]

@@ -131,7 +131,7 @@ class TorchRunner:
         lengths = [decoding.length - 1 for decoding in decodings for _ in decoding.search.rows]
         cross_rows = [(decoding.slots[0], len(decoding.search.rows)) for decoding in decodings]
         rows = BatchRows.for_decode(slots, lengths, cross_rows, self._device)
-        states = self._network.decoder(self._host_sampler.next_tokens[rows.slots][:, None], rows, self._kv_cache)
+        states = self._network.decoder(self._host_sampler.next_tokens(rows.slots)[:, None], rows, self._kv_cache)
         return self._network.decoder.logits(states[:, -1])
 
     def release(self, slots: tuple[int, ...]) -> None:

@@ -16,13 +16,12 @@ import time
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, BinaryIO, TypeVar
 
 from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, RedisUnavailable, UsageError
 from choral.jobs.event_watcher import EventWatcher
 from choral.jobs.job_queue import JobQueue, QueueCounts
-from choral.jobs.record import ENDED, JobRecord, WorkerStatus, transcript_from_json
+from choral.jobs.record import ENDED, JobRecord, WorkerStatus, job_not_found, transcript_from_json
 from choral.jobs.redis_connection import (
     RedisError,
     ResponseError,
@@ -102,7 +101,7 @@ class AsyncClient:
         """Delete the blob unless a job refers to it, or may do so because the response was lost; then it expires."""
         outcome = "refused"
         try:
-            await self._queue.write_blob(upload.audio.place, upload.chunks(), upload.size_bytes)
+            await self._queue.write_blob(upload.audio.location, upload.chunks(), upload.size_bytes)
             outcome = "unknown"
             outcome = await self._queue.submit(request, b"", self._settings.queue_limit, self._settings.blob_keep_s)
         except ResponseError:
@@ -111,7 +110,7 @@ class AsyncClient:
         finally:
             if outcome not in ("new", "unknown"):
                 with suppress(RedisError):  # it expires in any case
-                    await self._queue.delete_blob(upload.audio.place)
+                    await self._queue.delete_blob(upload.audio.location)
         return outcome
 
     async def _call(self, work: Awaitable[T]) -> T:
@@ -214,9 +213,7 @@ class AsyncClient:
     async def __aenter__(self) -> AsyncClient:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
 
@@ -233,7 +230,7 @@ def _resolve_options(options: TranscribeOptions | None, values: dict[str, Any]) 
 
 def _found(record: JobRecord | None, job_id: str) -> JobRecord:
     if record is None:
-        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they end")
+        raise job_not_found(job_id)
     return record
 
 

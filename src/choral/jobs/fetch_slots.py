@@ -7,9 +7,9 @@ keep a worker from taking jobs that are ready to run.
 from __future__ import annotations
 
 from collections import Counter
-from urllib.parse import urlsplit
 
 from choral.jobs.active_job import ActiveJob
+from choral.remote.urls import url_host
 
 
 class FetchSlots:
@@ -24,7 +24,7 @@ class FetchSlots:
         """Whether the job may start: it has its audio, or gets a place until `release`."""
         if job.request.audio.kind != "url":
             return True
-        host = _host(job.request.audio.place)
+        host = url_host(job.request.audio.location)
         if len(self._host_of) >= self._n_slots or Counter(self._host_of.values())[host] >= self._n_per_host:
             return False
         self._host_of[job.id] = host
@@ -33,10 +33,3 @@ class FetchSlots:
     def release(self, job: ActiveJob) -> None:
         """May be repeated."""
         self._host_of.pop(job.id, None)
-
-
-def _host(url: str) -> str:
-    try:
-        return urlsplit(url).hostname or ""
-    except ValueError:
-        return ""

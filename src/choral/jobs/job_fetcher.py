@@ -97,19 +97,23 @@ class JobFetcher:
     async def _start(self, entry: StreamEntry) -> ActiveJob | None:
         try:
             started = await self._retry.call(lambda: self._queue.start(entry, self._settings.max_crashes))
-        except UsageError as error:  # submitted by another version of Choral, or damaged
-            rejection = error
-        else:
             if isinstance(started, ActiveJob):
                 return await self._with_fetch_slot(started)
-            if started == "dead":
-                self._metrics.count_end("dead")
-                log.error("dead: its workers crashed or stopped responding", extra={"job": entry.job_id})
+        except UsageError as error:  # submitted by another version of Choral, or damaged
+            await self._reject(entry, error)
             return None
-        log.error("failed: %s", rejection, extra={"job": entry.job_id})
-        await self._retry.call(lambda: self._queue.reject(entry, rejection))
-        self._metrics.count_end("failed")
+        if started == "dead":
+            self._metrics.count_end("dead")
+            log.error("dead: its workers crashed or stopped responding", extra={"job": entry.job_id})
         return None
+
+    async def _reject(self, entry: StreamEntry, rejection: UsageError) -> None:
+        log.error("failed: %s", rejection, extra={"job": entry.job_id})
+        self._metrics.count_end("failed")
+        try:
+            await self._retry.call(lambda: self._queue.reject(entry, rejection))
+        except UsageError as error:
+            log.error("this could not be stored: %s", error, extra={"job": entry.job_id})
 
     async def _with_fetch_slot(self, job: ActiveJob) -> ActiveJob | None:
         """None: all places for downloads are taken, and the job was put back, so that those behind it pass."""

@@ -14,7 +14,7 @@ from typing import Any, get_args
 from choral.errors import UsageError
 from choral.jobs import scripts
 from choral.jobs.record import FIELDS, JobRecord, WorkerStatus, read_record
-from choral.jobs.redis_connection import Redis, RedisError, ResponseError, is_damaged_record
+from choral.jobs.redis_connection import Redis, RedisError, ResponseError, damage_errors, is_damaged_record
 from choral.jobs.redis_keys import GROUP, RedisKeys
 from choral.jobs.request import DAY_S, JobRequest
 from choral.jobs.scripts import Script
@@ -58,7 +58,7 @@ class JobQueue:
         self, request: JobRequest, audio: bytes, queue_limit: int, blob_keep_s: float = BLOB_KEEP_S
     ) -> str:
         """Returns new, known, full or, if the blob is gone, expired."""
-        blob = request.audio.place if request.audio.kind == "blob" else ""
+        blob = request.audio.location if request.audio.kind == "blob" else ""
         reply: bytes = await self.run(
             scripts.SUBMIT,
             request.id,
@@ -75,18 +75,21 @@ class JobQueue:
 
     async def cancel(self, job_id: str) -> str | None:
         """Returns the state after the call; running: its worker aborts it soon. None: no such job."""
-        return _text(await self.run(scripts.CANCEL, job_id))
+        with damage_errors():
+            return _text(await self.run(scripts.CANCEL, job_id))
 
     async def retry(self, job_id: str) -> str | None:
         """Returns the state before the call; only a job that ended without a result is queued again.
 
         Returns no_audio if its audio was deleted when it ended.
         """
-        return _text(await self.run(scripts.RETRY, job_id))
+        with damage_errors():
+            return _text(await self.run(scripts.RETRY, job_id))
 
     async def delete(self, job_id: str) -> str | None:
         """Returns the state before the call; only an ended job is deleted."""
-        return _text(await self.run(scripts.DELETE, job_id))
+        with damage_errors():
+            return _text(await self.run(scripts.DELETE, job_id))
 
     # --- blobs ---
 
@@ -116,7 +119,8 @@ class JobQueue:
 
     async def records(self, job_ids: Sequence[str]) -> list[JobRecord | None]:
         """None: no such job. Raises `UsageError` for one that this version cannot read."""
-        return [_record(reply) for reply in await self._read_fields(job_ids)]
+        replies = await self._read_fields(job_ids)
+        return [_record(job_id, reply) for job_id, reply in zip(job_ids, replies, strict=True)]
 
     async def _read_fields(self, job_ids: Sequence[str]) -> list[Fields]:
         if not job_ids:
@@ -134,11 +138,11 @@ class JobQueue:
     async def newest(self, limit: int, *, only_dead: bool = False) -> list[JobRecord]:
         """Without the longest options: see `JobRequest.from_json`."""
         key = self.keys.single("dead" if only_dead else "index")
-        job_ids = [job_id.decode() for job_id in await self.redis.zrevrange(key, 0, limit - 1)]
+        job_ids = [job_id.decode(errors="replace") for job_id in await self.redis.zrevrange(key, 0, limit - 1)]
         records: list[JobRecord] = []
         for start in range(0, len(job_ids), LIST_BATCH):
-            replies = await self._read_fields(job_ids[start : start + LIST_BATCH])
-            records += await asyncio.to_thread(_readable_records, replies)
+            batch = job_ids[start : start + LIST_BATCH]
+            records += await asyncio.to_thread(_readable_records, batch, await self._read_fields(batch))
         return records
 
     async def last_event_id(self) -> str:
@@ -178,20 +182,23 @@ class JobQueue:
         return [WorkerStatus.from_json(status) for status in statuses if status]
 
 
-def _record(reply: Fields, *, is_brief: bool = False) -> JobRecord | None:
+def _record(job_id: str, reply: Fields, *, is_brief: bool = False) -> JobRecord | None:
     if isinstance(reply, RedisError):
         if is_damaged_record(reply):
             raise UsageError(f"the record of this job cannot be read ({reply}): submit it again")
         raise reply
-    return read_record(reply, is_brief=is_brief)
+    record = read_record(reply, is_brief=is_brief)
+    if record is not None and record.id != job_id:
+        raise UsageError(f"the record of this job cannot be read (it is that of job {record.id}): submit it again")
+    return record
 
 
-def _readable_records(replies: Sequence[Fields]) -> list[JobRecord]:
+def _readable_records(job_ids: Sequence[str], replies: Sequence[Fields]) -> list[JobRecord]:
     """For a list: without records that cannot be read, so that it shows the others."""
     records = []
-    for reply in replies:
+    for job_id, reply in zip(job_ids, replies, strict=True):
         with contextlib.suppress(UsageError):
-            records.append(_record(reply, is_brief=True))
+            records.append(_record(job_id, reply, is_brief=True))
     return [record for record in records if record is not None]
 
 

@@ -73,7 +73,7 @@ class JobRunner:
         """The audio's path or URL, or a file with the audio itself."""
         audio = job.request.audio
         if audio.kind not in ("blob", "inline"):
-            yield audio.place
+            yield audio.location
             return
         with temporary_file() as file:
             if audio.kind == "inline":
@@ -81,7 +81,7 @@ class JobRunner:
                 store(file, inline)
             else:
                 async with self._blob_slots:
-                    blob = await self._retry.call(lambda: self._queue.read_blob(audio.place))
+                    blob = await self._retry.call(lambda: self._queue.read_blob(audio.location))
                     if not blob:
                         raise AudioNotFound(f"the audio of {audio.name} has expired in Redis: submit it again")
                     await run_in_thread(lambda: store(file, blob), "blob")

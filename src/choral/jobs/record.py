@@ -15,16 +15,19 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
-from choral.errors import JobCancelled, JobFailed, JobNotReady, UsageError
+from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, UsageError
 from choral.jobs.request import JobRequest
 from choral.types import Segment, Transcript, Word
+from choral.validation import check_fields
 
 State = Literal["queued", "running", "waiting", "succeeded", "failed", "dead", "cancelled"]
 Phase = Literal["prep", "engine"]
 ENDED: tuple[State, ...] = ("succeeded", "failed", "dead", "cancelled")
 TRANSCRIPT_VERSION = 1
+MAX_TIME_S = 253_402_300_800  # the year 10000: later times cannot be printed
+Part = TypeVar("Part")
 
 
 @dataclass(frozen=True)
@@ -44,27 +47,29 @@ class WebhookAttempt:
     error: str | None  # None: delivered
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class JobRecord:
+    """The defaults are those of a job that waits for its first attempt."""
+
     request: JobRequest
-    state: State
+    state: State = "queued"
     created_at: float  # times are Unix seconds by the clock of Redis
     queued_at: float
-    started_at: float | None
-    ended_at: float | None
-    due_at: float | None  # of the next attempt, while waiting
-    attempts: int
-    crashes: int  # runs whose worker crashed or stopped responding
-    worker: str | None
-    phase: Phase | None
-    done_s: float  # of the audio
-    duration_s: float | None
-    timings: Timings
-    error: str | None
-    error_kind: str | None  # class name of the error
-    is_cancel_wanted: bool
-    webhook: str | None  # pending, delivered or failed; None: no callback, or not ended
-    webhook_attempts: tuple[WebhookAttempt, ...]
+    started_at: float | None = None
+    ended_at: float | None = None
+    due_at: float | None = None  # of the next attempt, while waiting
+    attempts: int = 0
+    crashes: int = 0  # runs whose worker crashed or stopped responding
+    worker: str | None = None
+    phase: Phase | None = None
+    done_s: float = 0.0  # of the audio
+    duration_s: float | None = None
+    timings: Timings = Timings()
+    error: str | None = None
+    error_kind: str | None = None  # class name of the error
+    is_cancel_requested: bool = False
+    webhook: str | None = None  # pending, delivered or failed; None: no callback, or not ended
+    webhook_attempts: tuple[WebhookAttempt, ...] = ()
 
     @property
     def id(self) -> str:
@@ -89,27 +94,13 @@ class JobRecord:
         return json.dumps({"id": self.id, **fields}, ensure_ascii=False)
 
 
-FIELDS = (
-    "request",
-    "state",
-    "created_at",
-    "queued_at",
-    "started_at",
-    "ended_at",
-    "due_at",
-    "attempts",
-    "crashes",
-    "worker",
-    "phase",
-    "done_s",
-    "duration_s",
-    "timings",
-    "error",
-    "error_kind",
-    "cancel",
-    "webhook",
-    "webhook_attempts",
-)  # fmt: skip  (the hash also holds small audio, which is not read here)
+def job_not_found(job_id: str) -> JobNotFound:
+    return JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they end")
+
+
+# Of the hash, which also holds small audio that is not read here. The presence of "cancel" is the request to cancel.
+_STORED_NAMES = {"is_cancel_requested": "cancel"}
+FIELDS = tuple(_STORED_NAMES.get(field.name, field.name) for field in dataclasses.fields(JobRecord))
 
 
 def read_record(values: Sequence[bytes | None], *, is_brief: bool = False) -> JobRecord | None:
@@ -123,37 +114,46 @@ def read_record(values: Sequence[bytes | None], *, is_brief: bool = False) -> Jo
     if "request" not in fields:
         return None
     try:
-        return _parse(fields, is_brief)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        return _checked(_parse(fields, is_brief))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise UsageError(f"the record of this job cannot be read ({error!r}): submit it again") from error
 
 
 def _parse(fields: dict[str, str], is_brief: bool) -> JobRecord:
-    created_at = float(fields["created_at"])
+    created_at = _time(fields["created_at"])
     return JobRecord(
         request=JobRequest.from_json(fields["request"], is_brief=is_brief),
         state=cast(State, fields["state"]),
         created_at=created_at,
-        queued_at=float(fields.get("queued_at", created_at)),
-        started_at=_number(fields.get("started_at")),
-        ended_at=_number(fields.get("ended_at")),
-        due_at=_number(fields.get("due_at")),
+        queued_at=_time(fields["queued_at"]) if "queued_at" in fields else created_at,
+        started_at=_time(fields["started_at"]) if "started_at" in fields else None,
+        ended_at=_time(fields["ended_at"]) if "ended_at" in fields else None,
+        due_at=_time(fields["due_at"]) if "due_at" in fields else None,
         attempts=int(fields.get("attempts", 0)),
         crashes=int(fields.get("crashes", 0)),
         worker=fields.get("worker"),
         phase=cast(Phase | None, fields.get("phase")),
         done_s=float(fields.get("done_s", 0.0)),
-        duration_s=_number(fields.get("duration_s")),
-        timings=Timings(**known_fields(Timings, json.loads(fields.get("timings", "{}")))),
+        duration_s=float(fields["duration_s"]) if "duration_s" in fields else None,
+        timings=_checked(Timings(**known_fields(Timings, json.loads(fields.get("timings", "{}"))))),
         error=fields.get("error"),
         error_kind=fields.get("error_kind"),
-        is_cancel_wanted="cancel" in fields,
+        is_cancel_requested="cancel" in fields,
         webhook=fields.get("webhook"),
         webhook_attempts=tuple(
-            WebhookAttempt(**known_fields(WebhookAttempt, each))
+            _checked(WebhookAttempt(**known_fields(WebhookAttempt, each)))
             for each in json.loads(fields.get("webhook_attempts", "[]"))
         ),
     )
+
+
+def _checked(part: Part) -> Part:
+    """The same, with values of the right types: what is read can be shown."""
+    try:
+        check_fields(part)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+    return part
 
 
 def known_fields(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
@@ -162,8 +162,11 @@ def known_fields(kind: type, fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name in known}
 
 
-def _number(text: str | None) -> float | None:
-    return None if text is None else float(text)
+def _time(text: str) -> float:
+    time_s = float(text)
+    if not 0 <= time_s < MAX_TIME_S:
+        raise ValueError(f"{text[:20]} is not a time")
+    return time_s
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,7 +212,7 @@ def transcript_from_json(text: str | bytes) -> Transcript:
             )
         segments = tuple(_segment(segment) for segment in fields.pop("segments"))
         return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise JobFailed(
             f"this result cannot be read ({type(error).__name__}: {error}): submit the job again"
         ) from error

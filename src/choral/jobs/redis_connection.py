@@ -32,7 +32,8 @@ ENVIRONMENT = "CHORAL_REDIS"
 DEFAULT_URL = "redis://localhost:6379"
 CONNECT_TIMEOUT_S = 5.0
 RESPONSE_TIMEOUT_S = 20.0  # longer than any blocking read
-_DAMAGE = re.compile(r"WRONGTYPE|not an integer|not a valid float|attempt to \w+")  # the last: errors of Lua
+# Errors of the server and the queue begin with a code, as in MISCONF or NOGROUP, or have a class of their own.
+_DAMAGE = re.compile(r"WRONGTYPE|(?![A-Z]{3,} ).*user_script", re.DOTALL)
 SCHEMES = ("redis", "rediss", "unix")
 
 
@@ -100,7 +101,18 @@ def describe_error(error: RedisError) -> str:
 
 def is_damaged_record(error: RedisError) -> bool:
     """Whether a script failed on the contents of a key, so that repeating it cannot help."""
-    return isinstance(error, ResponseError) and _DAMAGE.search(str(error)) is not None
+    return type(error) is ResponseError and _DAMAGE.match(str(error)) is not None
+
+
+@contextmanager
+def damage_errors() -> Iterator[None]:
+    """For a script that concerns one job: raise `UsageError` if it fails on the job's record."""
+    try:
+        yield
+    except ResponseError as error:
+        if not is_damaged_record(error):
+            raise
+        raise UsageError(f"the record of this job is damaged ({error}): submit it again") from error
 
 
 def is_replica(error: RedisError) -> bool:

@@ -21,6 +21,7 @@ _SINGLE = {
     "index": "sorted set: all jobs, by submission time",
     "expiries": "sorted set: ended jobs, by expiry time",
     "events": "stream: recent state changes",
+    "clock": "string: the time of the last housekeeping",
     "workers": "sorted set: workers, by last heartbeat",
 }
 _PER_ID = {

@@ -16,6 +16,7 @@ from typing import Literal, get_args
 from choral.errors import UsageError
 from choral.remote.urls import MAX_SHOWN_CHARACTERS, redact_url, url_problem
 from choral.types import Priority, TranscribeOptions
+from choral.validation import check_fields
 
 VERSION = 1
 UPDATE = "update the older Choral, or submit the job again"
@@ -28,8 +29,11 @@ LONG_OPTIONS = tuple(field.name for field in dataclasses.fields(TranscribeOption
 @dataclass(frozen=True)
 class AudioRef:
     kind: AudioKind
-    place: str  # the URL, path or blob name; empty for inline
+    location: str  # the URL, path or blob name; empty for inline. Stored as "place", as version 1 requires
     name: str  # for display, without credentials
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +63,7 @@ class JobRequest:
         fields = {
             "v": VERSION,
             "id": self.id,
-            "audio": dataclasses.asdict(self.audio),
+            "audio": {"kind": self.audio.kind, "place": self.audio.location, "name": self.audio.name},
             "options": self.options.changed(),
             "priority": self.priority,
             "callback": self.callback,
@@ -74,14 +78,18 @@ class JobRequest:
         `is_brief`: for listings, without the texts and lists among the options if the request is long.
         """
         try:
+            text = text if isinstance(text, str) else text.decode()
             fields = json.loads(text)
+            if "\\u" in text:
+                json.dumps(fields, ensure_ascii=False).encode()  # half of a surrogate pair could not be shown
             version = fields.pop("v", None)
             if version != VERSION:
                 raise UsageError(f"this job has version {version!r}, and this Choral reads {VERSION}: {UPDATE}")
-            audio, options = AudioRef(**fields.pop("audio")), fields.pop("options")
+            audio, options = fields.pop("audio"), fields.pop("options")
+            audio_ref = AudioRef(location=audio.pop("place"), **audio)
             if is_brief and len(text) > MAX_BRIEF_BYTES:
                 options = {name: value for name, value in options.items() if name not in LONG_OPTIONS}
-            return cls(audio=audio, options=TranscribeOptions.of(**options), **fields)
+            return cls(audio=audio_ref, options=TranscribeOptions.of(**options), **fields)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"this job cannot be read ({type(error).__name__}: {error}): {UPDATE}") from error
 

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-from choral.audio.spool import size_text
+from choral.common.sizes import binary_size
 from choral.errors import AudioTooLarge, UsageError
 from choral.jobs.job_queue import CHUNK_BYTES
 from choral.jobs.request import AudioRef, new_id
@@ -57,8 +57,8 @@ def _upload_content(audio: Any, settings: ClientSettings, name: str | None) -> I
         file.seek(0)
         if size_bytes > settings.blob_bytes:
             raise AudioTooLarge(
-                f"{name} has {size_text(size_bytes)}; at most {size_text(settings.blob_bytes)} may go through Redis: "
-                "give its URL, or its path on storage that the workers share (by_path, --by-path)"
+                f"{name} has {binary_size(size_bytes)}; at most {binary_size(settings.blob_bytes)} may go "
+                "through Redis: give its URL, or its path on storage that the workers share (by_path, --by-path)"
             )
         if size_bytes <= settings.inline_bytes:
             yield Upload(AudioRef("inline", "", name), inline=file.read())

@@ -22,7 +22,6 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.common.backoff import backoff_s
@@ -31,6 +30,7 @@ from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.transport import ForbiddenError, RefusedError, UnreachableError, open_url
+from choral.remote.urls import url_problem
 
 if TYPE_CHECKING:
     from choral.jobs.metrics import WorkerMetrics
@@ -95,7 +95,10 @@ def webhook_body(record: JobRecord, result: bytes | None, result_link: str = "")
     if result is not None and result_link and len(result) > MAX_INLINE_BYTES:
         fields["result_url"] = result_link.replace("{id}", record.id)
     elif result is not None:
-        fields["result"] = json.loads(result)
+        try:
+            fields["result"] = json.loads(result)
+        except (ValueError, RecursionError) as error:
+            raise UsageError(f"the result of this job is damaged ({error}): submit it again") from error
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
@@ -122,6 +125,8 @@ class WebhookSender:
         """Raises nothing: whatever goes wrong with one webhook ends or delays that one alone."""
         try:
             response = await run_in_thread(lambda: self._post(record, result), "webhook")
+        except UsageError as error:  # of the job, whose result is damaged
+            response = WebhookResponse(None, str(error)[:MAX_ERROR_CHARACTERS], is_final=True)
         except Exception as error:  # a bug must not stop the other webhooks
             log.exception("internal error in a webhook: please report it", extra={"job": record.id})
             response = WebhookResponse(None, internal_error_text(error), is_final=True)
@@ -133,8 +138,8 @@ class WebhookSender:
 
     def _post(self, record: JobRecord, result: bytes | None) -> WebhookResponse:
         assert record.request.callback is not None
-        if not _is_valid(record.request.callback):
-            return WebhookResponse(None, "the callback is not a valid URL", is_final=True)
+        if problem := url_problem(record.request.callback):  # an older version may have stored it unchecked
+            return WebhookResponse(None, f"the callback is not a valid URL: {problem}", is_final=True)
         body = webhook_body(record, result, self._result_link)
         url, headers, abort_handle = record.request.callback, self._headers(webhook_id(record), body), AbortHandle()
         try:
@@ -170,13 +175,6 @@ class WebhookSender:
             headers["webhook-signature"] = sign(self._key, message_id, timestamp, body)
             headers["Choral-Signature"] = _old_signature(self._secret, timestamp, body)
         return headers
-
-
-def _is_valid(url: str) -> bool:
-    try:
-        return urlsplit(url).port != 0
-    except ValueError:
-        return False
 
 
 def _old_signature(secret: str, timestamp: int, body: bytes) -> str:
@@ -268,7 +266,10 @@ class WebhookDelivery:
             delivery = Delivery((WebhookAttempt(time.time(), None, internal_error_text(error)),), "failed", 0.0)
         if delivery is not None:
             self._metrics.webhooks.labels(delivery.outcome).inc()
-            await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
+            try:
+                await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
+            except UsageError as error:
+                log.error("the attempt could not be recorded: %s", error, extra={"job": webhook.job_id})
 
     async def _send(self, webhook: DueWebhook) -> Delivery | None:
         """None: the job was deleted, or retried since."""

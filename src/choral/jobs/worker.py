@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from choral.common.aio import cancel_tasks, run_in_thread
-from choral.errors import EngineClosed, EngineError, QueueFull
+from choral.errors import EngineClosed, EngineError, QueueFull, UsageError
 from choral.jobs.active_job import ActiveJob, JobAborted
 from choral.jobs.batches import BatchFormer
 from choral.jobs.fetch_slots import FetchSlots
@@ -197,6 +197,8 @@ class Worker:
             outcome = JobAborted()
         try:
             await self._retry.call(lambda: self._outcomes.write(job, outcome))
+        except UsageError as error:  # its record is damaged
+            log.error("the outcome could not be written: %s", error, extra={"job": job.id})
         except Exception as error:  # a bug: leave the job to the claim, which counts a crash, and run the others
             log.exception("the outcome could not be written: %s: please report it", error, extra={"job": job.id})
         finally:

@@ -1,6 +1,7 @@
 """The queue in Redis as a worker uses it: receive and start jobs, renew leases, store outcomes, lease webhooks.
 
-Every method is one script or command that may be repeated, and raises the errors of the Redis library.
+Every method is one script or command that may be repeated, and raises the errors of the Redis library. Those for one
+job raise `UsageError` if its record is damaged, because repeating them would not help.
 """
 
 from __future__ import annotations
@@ -9,16 +10,16 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
 from choral.errors import ChoralError, UsageError
 from choral.jobs import scripts
 from choral.jobs.active_job import AbortReason, ActiveJob
 from choral.jobs.job_queue import JobQueue
 from choral.jobs.record import WorkerStatus, transcript_to_json
-from choral.jobs.redis_connection import ResponseError, is_damaged_record
+from choral.jobs.redis_connection import damage_errors
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import JobRequest
+from choral.remote.urls import url_host
 from choral.types import Priority, Transcript
 
 if TYPE_CHECKING:
@@ -46,11 +47,7 @@ class DueWebhook:
 
     @property
     def host(self) -> str:
-        """Empty if the callback is not a valid URL."""
-        try:
-            return urlsplit(self.callback).hostname or ""
-        except ValueError:
-            return ""
+        return url_host(self.callback)
 
 
 class WorkerQueue:
@@ -82,18 +79,18 @@ class WorkerQueue:
         Raises `UsageError` for a job that cannot be read; reject it.
         """
         arguments = (entry.job_id, entry.priority, entry.id, self.worker, max_crashes)
-        try:
+        with damage_errors():
             reply = await self.jobs.run(scripts.START, *arguments)
-        except ResponseError as error:
-            if is_damaged_record(error):
-                raise UsageError(f"the record of this job is damaged ({error}): submit it again") from error
-            raise
         if reply[0] != b"started":
             return str(reply[0].decode())
-        _, request, audio, attempts, crashes, queued_s = reply
-        return ActiveJob(
-            JobRequest.from_json(request), audio, int(attempts), float(queued_s), int(crashes), entry_id=entry.id
-        )
+        _, text, audio, attempts, crashes, queued_s = reply
+        request = JobRequest.from_json(text)
+        try:
+            if request.id != entry.job_id:
+                raise ValueError(f"its request is that of job {request.id}")
+            return ActiveJob(request, audio, int(attempts), float(queued_s), int(crashes), entry_id=entry.id)
+        except ValueError as error:
+            raise UsageError(f"the record of this job is damaged ({error}): submit it again") from error
 
     # --- outcomes: stored, duplicate or rejected ---
 
@@ -170,7 +167,8 @@ class WorkerQueue:
         )
 
     async def _store(self, script: scripts.Script, *arguments: str | float) -> str:
-        return str((await self.jobs.run(script, *arguments)).decode())
+        with damage_errors():
+            return str((await self.jobs.run(script, *arguments)).decode())
 
 
 def _stream_entry(priority: Priority, entry_id: bytes, fields: Mapping[bytes, bytes]) -> StreamEntry:

@@ -11,10 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.launch import LOG2_E, has_kernels, pdl_options, require
+from choral.kernels.launch import FULL_CHIP_PROGRAMS, LOG2_E, has_kernels, pdl_options, require
 
 BLOCK_FRAMES = 64  # this and the number of warps were measured
-FULL_CHIP_PROGRAMS = 528  # four on each of an H200's 132 multiprocessors
 
 
 @triton.jit

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 LOG2_E = 1.4426950408889634  # kernels use exp2
+FULL_CHIP_PROGRAMS = 528  # four on each of an H200's 132 multiprocessors
 is_interpreted = False  # tests set it, with TRITON_INTERPRET=1 in the environment
 
 

@@ -252,7 +252,7 @@ def sample(
 def reference(
     logits: Tensor, logit_rows: Tensor, row_slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary
 ) -> None:
-    """The same in torch."""
+    """The same in torch. All writes come last: without the memory for the rest, nothing changes."""
     is_open = (state.is_done[row_slots.long()] == 0) & (params.is_host_sampled[row_slots.long()] == 0)
     slots = row_slots.long()[is_open]
     scores = logits[logit_rows.long()[is_open]].clone()
@@ -266,19 +266,19 @@ def reference(
     noise = gumbel(params.seeds[slots], n_sampled, vocab.n_tokens)
     tokens = torch.where(temperatures > 0, scores / temperatures.clamp(min=1e-9) + noise, scores).argmax(-1)
     logprobs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
-    state.sum_logprobs[slots] += logprobs
-
+    sum_logprobs = state.sum_logprobs[slots] + logprobs
     is_end = tokens == vocab.eot
     n_text, lengths = state.n_text[slots], state.lengths[slots]
-    state.texts[slots[~is_end], n_text[~is_end].long()] = tokens[~is_end].to(state.texts.dtype)
-    state.logprobs[slots[~is_end], n_text[~is_end].long()] = logprobs[~is_end]
-    state.n_text[slots] = n_text + (~is_end).to(n_text.dtype)
+    written = slots[~is_end], n_text[~is_end].long()
+    text_tokens, text_logprobs = tokens[~is_end].to(state.texts.dtype), logprobs[~is_end]
     last_time = torch.where(tokens >= vocab.timestamp_begin, tokens, last_time)
-    state.recent[:, slots] = torch.stack([tokens, last, last_time, n_sampled + 1]).to(state.recent.dtype)
-    state.next_tokens[slots] = tokens.to(state.next_tokens.dtype)
-    state.lengths[slots] = lengths + 1
+    recent = torch.stack([tokens, last, last_time, n_sampled + 1]).to(state.recent.dtype)
     is_over = is_end | (lengths >= state.texts.shape[1]) | (n_sampled + 1 >= params.max_tokens[slots])
-    state.is_done[slots] = is_over.to(state.is_done.dtype)
+    counts = n_text + (~is_end).to(n_text.dtype), lengths + 1, is_over.to(state.is_done.dtype)
+    next_tokens = tokens.to(state.next_tokens.dtype)
+    state.sum_logprobs[slots], state.recent[:, slots], state.next_tokens[slots] = sum_logprobs, recent, next_tokens
+    state.texts[written], state.logprobs[written] = text_tokens, text_logprobs
+    state.n_text[slots], state.lengths[slots], state.is_done[slots] = counts
 
 
 def _banned(slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary) -> Tensor:  # [rows, tokens]

@@ -21,7 +21,7 @@ from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
 from choral.model.weights.mapped_file import read_json_object
 from choral.model.weights.to_ctranslate2 import convert
-from choral.storage import cache_root, locked, storage_errors
+from choral.storage import cache_folder, locked, storage_errors
 
 _FORMAT_VERSION = 1  # of the output of `convert`: a new number invalidates all copies
 _SOURCE = "source.txt"  # in a copy: the path of the model it was made from
@@ -31,18 +31,13 @@ def ctranslate2_folder(checkpoint: Checkpoint) -> Path:
     """A folder with this checkpoint that CTranslate2 can load; converts models of other formats on first use."""
     if _is_ready(checkpoint.path, checkpoint):
         return checkpoint.path
-    root = _root()
+    root = cache_folder("CHORAL_CONVERTED", "converted")
     folder = root / _copy_name(checkpoint.path)
     if not _is_ready(folder, checkpoint):  # before the lock, which needs a writable folder
         with locked(root / f".{folder.name}.lock"):
             if not _is_ready(folder, checkpoint):
                 _make_copy(checkpoint, folder)
     return folder
-
-
-def _root() -> Path:
-    chosen = os.environ.get("CHORAL_CONVERTED")
-    return Path(chosen).expanduser() if chosen else cache_root() / "converted"
 
 
 def _is_ready(folder: Path, checkpoint: Checkpoint) -> bool:

@@ -103,9 +103,11 @@ class KVCache:
         return torch.cat(attended)
 
     def copy(self, source_slots: Tensor, slots: Tensor, n_positions: int) -> None:
-        """Copy self-attention K/V between slots, when beams split or end."""
-        for cached in (self.keys, self.values):
-            cached[:, slots, :, :n_positions] = cached[:, source_slots, :, :n_positions]
+        """Copy self-attention K/V between slots, when beams split or end; without the memory for it, copy nothing."""
+        moved = self.keys[:, source_slots, :, :n_positions]  # the only allocation: values pass through it too
+        self.keys[:, slots, :, :n_positions] = moved
+        torch.index_select(self.values[:, :, :, :n_positions], 1, source_slots, out=moved)
+        self.values[:, slots, :, :n_positions] = moved
 
 
 class Bf16KVCache(KVCache):

@@ -23,7 +23,7 @@ from choral.model.hub import HubSource, Repo, cached_snapshot
 from choral.model.manifest import FILENAME, Manifest
 from choral.model.model_source import FetchedModel, ModelSource, PackageSource
 from choral.remote.download import Progress
-from choral.storage import cache_root, locked, storage_errors
+from choral.storage import cache_folder, locked, storage_errors
 
 _WEIGHT_SUFFIXES = (".pt", ".bin", ".safetensors", ".ggml", ".gguf")
 
@@ -57,8 +57,7 @@ class ModelStore:
     """The models on this machine: find them by name, download, list, verify and remove them."""
 
     def __init__(self, root: Path | None = None) -> None:
-        chosen = os.environ.get("CHORAL_MODELS")
-        self.root = root or (Path(chosen).expanduser() if chosen else cache_root() / "models")
+        self.root = root or cache_folder("CHORAL_MODELS", "models")
 
     def resolve(self, name: str, *, download: bool = True, on_progress: Progress | None = None) -> Path:
         """The path of a model. An official name means the official model, even if a file of that name exists."""

@@ -19,6 +19,7 @@ from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any, TypeVar
 
+from choral.common.backoff import backoff_s
 from choral.errors import ChoralError, DownloadFailed, ModelCorrupt, StorageError
 from choral.remote.transport import (
     RangeError,
@@ -38,8 +39,7 @@ Result = TypeVar("Result")
 Progress = Callable[[int, int | None], None]  # bytes done, bytes in total where known
 
 _CHUNK_BYTES = 1 << 18
-_BACKOFF_S = 0.5
-_MAX_BACKOFF_S = 30.0
+_FIRST_PAUSE_S, _MAX_PAUSE_S = 0.5, 30.0
 
 
 @dataclass(frozen=True)
@@ -261,7 +261,7 @@ def _retry(
             furthest = max(furthest, progress())
             if failures >= tries:
                 raise DownloadFailed(f"{redact_url(url)}: {error}") from error
-            time.sleep(min(_MAX_BACKOFF_S, max(error.wait_s, _BACKOFF_S * 2 ** (failures - 1))))
+            time.sleep(min(_MAX_PAUSE_S, max(error.wait_s, backoff_s(failures, _FIRST_PAUSE_S))))
 
 
 def _is_complete(target: Path, sha256: str | None) -> bool:

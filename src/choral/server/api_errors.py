@@ -40,8 +40,9 @@ DESCRIPTIONS = {
     422: "the job failed; the message says why",
     424: "the audio at `url` could not be fetched",
     429: "over the quota of the API key; `Retry-After` says when to retry",
+    500: "the engine failed, or an internal error; the server's log has it",
     503: "too many requests in progress, or the server is shutting down; `Retry-After` says when to retry",
-    507: "the disk is full",
+    507: "the disk is full or cannot be written, or the device is out of memory",
 }
 EVENT_STREAM = {  # the schema describes one event
     "text/event-stream": {
@@ -62,9 +63,9 @@ class ErrorBody(BaseModel):
 
 
 def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """The OpenAPI description of these error responses; with a 401 there is a 403, which has the same scope."""
-    described = sorted({*statuses, 403}) if 401 in statuses else statuses
-    return {status: {"model": ErrorBody, "description": DESCRIPTIONS[status]} for status in described}
+    """The OpenAPI description of these responses, of a 500, and beside a 401 of a 403, which has the same scope."""
+    described = {*statuses, 500, *([403] if 401 in statuses else [])}
+    return {status: {"model": ErrorBody, "description": DESCRIPTIONS[status]} for status in sorted(described)}
 
 
 class ApiError(ChoralError):

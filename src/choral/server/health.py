@@ -27,6 +27,7 @@ METRICS_RESPONSE: dict[int | str, dict[str, Any]] = {
 class StatusBody(BaseModel):
     status: str
     reason: str | None = None
+    failed_devices: dict[str, str] | None = None  # and why; the server is ready while another one works
 
 
 class Readiness:
@@ -93,7 +94,8 @@ def make_router(service: Service) -> APIRouter:
     async def ready(response: Response) -> StatusBody:
         status = readiness.status
         response.status_code = 200 if status == "ready" else 503
-        return StatusBody(status=status, reason=readiness.reason if status == "failed" else None)
+        reason = readiness.reason if status == "failed" else None
+        return StatusBody(status=status, reason=reason, failed_devices=service.model.failed_devices or None)
 
     @router.get("/metrics", summary="Metrics for Prometheus", response_model=None, responses=METRICS_RESPONSE)
     async def metrics() -> Response:

@@ -98,6 +98,11 @@ class EngineCollector(Collector):
         yield GaugeMetricFamily("choral_engine_windows_waiting", "windows waiting for a slot", value=stats.waiting)
         yield GaugeMetricFamily("choral_engine_cache_bytes", "size of the encoder cache", value=stats.cache_bytes)
         yield GaugeMetricFamily("choral_engine_slots", "slots in the decoder's batch", value=self._model.n_slots)
+        failed = self._model.failed_devices
+        devices = GaugeMetricFamily("choral_engine_device_up", "0: the device fails at everything", labels=["device"])
+        for device in sorted(set(self._model.device.split(", "))):
+            devices.add_metric([device], device not in failed)
+        yield devices
         phases = GaugeMetricFamily("choral_prep_backlog", "requests that have not ended, by phase", labels=["phase"])
         for phase, n_requests in dataclasses.asdict(self._runtime.backlog).items():
             phases.add_metric([phase], n_requests)

@@ -73,7 +73,7 @@ def _speech_route() -> dict[str, Any]:
     text = {"schema": {"type": "string"}}
     content = {MEDIA_TYPES[name]: text for name in ("text", "srt", "vtt")} | EVENT_STREAM
     body = {"required": True, "content": {"multipart/form-data": {"schema": form_schema(SpeechForm)}}}
-    errors = error_responses(400, 401, 403, 404, 408, 413, 415, 424, 429, 503, 507)
+    errors = error_responses(400, 401, 404, 408, 413, 415, 424, 429, 503, 507)
     return {
         "response_model": TranscriptionBody,
         "responses": {200: {"description": "the transcript", "content": content}, **errors},

@@ -100,7 +100,7 @@ def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: 
 
 def _verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
     """The fields of `choral transcribe --format verbose_json`; segments and words are null if not requested."""
-    fields: dict[str, Any] = json.loads(formats.verbose_json(transcript))
+    fields: dict[str, Any] = formats.verbose_fields(transcript)
     granularities = request.form.timestamp_granularities or ["segment"]
     words = fields.pop("words", [])
     fields["text"] = joined_text(transcript.segments)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,21 @@ _PROGRAMMING_ERRORS = (sqlite3.ProgrammingError, sqlite3.IntegrityError, sqlite3
 class SqliteFile:
     """All methods block; a disk that refuses, or a damaged file, is a `StorageError`."""
 
-    def __init__(self, path: Path, schema: str) -> None:
-        """Create what is missing. A failure, an `OSError` or `sqlite3.Error`, leaves nothing open."""
+    def __init__(self, path: Path, schema: str, renamed: Mapping[str, str] | None = None) -> None:
+        """Create what is missing; `renamed` has tables of older versions, with their names in the schema.
+
+        A failure, an `OSError` or `sqlite3.Error`, leaves nothing open.
+        """
         self._path = path
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._connection = sqlite3.connect(path, timeout=1.0, isolation_level=None, check_same_thread=False)
         try:
             for pragma in PRAGMAS:
                 self._connection.execute(f"PRAGMA {pragma}")
+            tables = {name for (name,) in self._connection.execute("SELECT name FROM sqlite_master")}
+            for old, new in (renamed or {}).items():
+                if old in tables and new not in tables:
+                    self._connection.execute(f"ALTER TABLE {old} RENAME TO {new}")
             self._connection.executescript(schema)
         except BaseException:
             self._connection.close()

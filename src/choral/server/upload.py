@@ -21,7 +21,9 @@ from starlette.datastructures import FormData, Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
-from choral.audio.spool import cannot_store, size_text
+from choral.audio.spool import cannot_store
+from choral.common.aio import close_in_thread
+from choral.common.sizes import binary_size
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.settings import ServerSettings
@@ -55,8 +57,7 @@ async def read_form(request: Request, settings: ServerSettings, slot: UploadSlot
     finally:
         for _, value in data.multi_items():
             if isinstance(value, UploadFile):
-                # Not awaited: a second cancellation during the await would leave the file open.
-                asyncio.get_running_loop().run_in_executor(None, value.file.close)
+                close_in_thread(value.file)
 
 
 async def limited_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncGenerator[bytes, None]:
@@ -91,7 +92,7 @@ async def limited_body(request: Request, settings: ServerSettings, slot: UploadS
 
 def _too_large(size_bytes: int, limit_bytes: int) -> ApiError:
     return ApiError(
-        f"the request has {size_text(size_bytes)} ({size_bytes:,} bytes), the limit is {size_text(limit_bytes)} "
+        f"the request has {binary_size(size_bytes)} ({size_bytes:,} bytes), the limit is {binary_size(limit_bytes)} "
         f"({limit_bytes:,} bytes): send a shorter or compressed file",
         status=413,
         param="file",

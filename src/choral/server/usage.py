@@ -26,8 +26,9 @@ DAY_S = 86_400.0
 KEEP_DEFERRED_S = 30 * DAY_S  # jobs of a key that was removed are never charged
 WRITE_EVERY_S, RETRY_PAUSE_S = 0.5, 2.0
 SCHEMA = """
-CREATE TABLE IF NOT EXISTS heard (id TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL, duration_s REAL);
-CREATE INDEX IF NOT EXISTS heard_by_age ON heard (at);
+CREATE TABLE IF NOT EXISTS usage (id TEXT PRIMARY KEY, key TEXT NOT NULL, at REAL NOT NULL, duration_s REAL);
+DROP INDEX IF EXISTS heard_by_age;
+CREATE INDEX IF NOT EXISTS usage_by_age ON usage (at);
 """
 
 
@@ -44,7 +45,7 @@ class UsageTable:
 
     def __init__(self, folder: Path) -> None:
         try:
-            self._file = SqliteFile(folder / "usage.sqlite", SCHEMA)
+            self._file = SqliteFile(folder / "usage.sqlite", SCHEMA, renamed={"heard": "usage"})  # its name in 0.1
         except (OSError, sqlite3.Error) as error:
             raise StorageError(
                 f"the usage of API keys cannot be kept in {folder} ({error}): stop the server that uses it, or "
@@ -53,16 +54,16 @@ class UsageTable:
 
     def entries(self) -> list[UsageEntry]:
         """Those of the last 24 hours in order, and all whose duration is not known."""
-        query = "SELECT id, key, at, duration_s FROM heard WHERE at>? OR duration_s IS NULL ORDER BY at"
+        query = "SELECT id, key, at, duration_s FROM usage WHERE at>? OR duration_s IS NULL ORDER BY at"
         return [UsageEntry(*row) for row in self._file.read(query, (time.time() - DAY_S,))]
 
     def write(self, entries: Sequence[UsageEntry]) -> None:
         now = time.time()
         with self._file.transaction() as connection:
             rows = [dataclasses.astuple(entry) for entry in entries]
-            connection.executemany("INSERT OR REPLACE INTO heard VALUES (?,?,?,?)", rows)
-            connection.execute("DELETE FROM heard WHERE at<=? AND duration_s IS NOT NULL", (now - DAY_S,))
-            connection.execute("DELETE FROM heard WHERE at<=?", (now - KEEP_DEFERRED_S,))
+            connection.executemany("INSERT OR REPLACE INTO usage VALUES (?,?,?,?)", rows)
+            connection.execute("DELETE FROM usage WHERE at<=? AND duration_s IS NOT NULL", (now - DAY_S,))
+            connection.execute("DELETE FROM usage WHERE at<=?", (now - KEEP_DEFERRED_S,))
 
     def close(self) -> None:
         self._file.close()

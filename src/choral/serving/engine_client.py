@@ -130,6 +130,12 @@ class EngineClient:
         return self._closed_reason or self._failure
 
     @property
+    def failed_devices(self) -> dict[str, str]:
+        """All of them, once no request can succeed; that one of several fails is known to the engine's process only."""
+        failure = self.failure
+        return {} if failure is None else {self.device: failure}
+
+    @property
     def n_in_flight(self) -> int:
         with self._lock:
             return len(self._in_flight) + len(self._backlog)

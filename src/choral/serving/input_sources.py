@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import IO
 
 from choral.audio.source import AudioSource, cannot_open, open_file
-from choral.audio.spool import require_size
+from choral.audio.spool import close_on_error, require_size
 from choral.errors import AudioEmpty, AudioRefused
 
 
@@ -37,27 +37,21 @@ def open_path(path: str, roots: Iterable[str], max_bytes: int) -> AudioSource:
         )
     # O_NONBLOCK: opening a named pipe must not wait for its writer.
     file = open_file(path, opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
-    try:
+    with close_on_error(file):
         _require_same_regular_file(file, path, real_path)
         require_size(path, os.fstat(file.fileno()).st_size, max_bytes)
-    except BaseException:
-        file.close()
-        raise
     return AudioSource(path, os.path.splitext(path)[1], file, owns_file=True)
 
 
 def share_file(name: str, file: IO[bytes], max_bytes: int) -> AudioSource:
     """The same file under a duplicated descriptor, so that its owner may close it at any time."""
     shared = os.fdopen(os.dup(file.fileno()), "rb")
-    try:
+    with close_on_error(shared):
         size_bytes = os.fstat(shared.fileno()).st_size
         require_size(name, size_bytes, max_bytes)
         if not size_bytes:
             raise AudioEmpty(f"{name} is empty: it has no bytes")
         shared.seek(0)
-    except BaseException:
-        shared.close()
-        raise
     return AudioSource(name, os.path.splitext(name)[1], shared, owns_file=True)
 
 

@@ -77,6 +77,24 @@ def test_rescheduled_job_waits_until_due(tmp_path: Path) -> None:
     table.close()
 
 
+def test_what_is_due_moves_with_a_clock_that_is_set_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = JobTable(tmp_path)
+    for name in ("waiting", "ended"):
+        table.insert(request(name, callback="https://example.org/done"), LIMIT)
+        assert table.take(batch_first=False) is not None
+    now, monotonic_s = time.time(), time.monotonic()
+    table.reschedule("waiting", now + 10, "the network is away", "FetchFailed")
+    table.end(dataclasses.replace(table.show("ended"), state="failed"))
+    table.record_webhook("ended", (), "pending", now + 10)
+    monkeypatch.setattr(time, "time", lambda: now + 9 - 3600)
+    monkeypatch.setattr(time, "monotonic", lambda: monotonic_s + 9)
+    assert (table.take(batch_first=False), table.due_webhooks(5)) == (None, [])
+    monkeypatch.setattr(time, "time", lambda: now + 11 - 3600)
+    assert table.due_webhooks(5) == [("ended", "https://example.org/done")]
+    assert table.take(batch_first=False) is not None
+    table.close()
+
+
 def test_expired_jobs_are_deleted(tmp_path: Path) -> None:
     table = JobTable(tmp_path)
     record = table.insert(request("old", keep_s=60), LIMIT)

@@ -7,6 +7,7 @@ local MAX_EVENTS = 10000
 local MAX_SUBMIT_SHARE = 0.9 -- of maxmemory; the rest is for results and bookkeeping of jobs that are queued already
 local DEAD_AUDIO_S = 86400 -- the blob of a dead job stays this long, for a retry
 local WEBHOOK_KEEP_S = 86400 -- an ended job stays at least this long while its webhook is pending
+local MIN_KEEP_S, MAX_KEEP_S = 1, 3650 * 86400 -- of ended jobs, whatever their records say
 
 -- Refusal of a submit that would fill Redis beyond its share; nil if there is memory for `n_bytes` more.
 local function refuse_without_memory(n_bytes)
@@ -34,7 +35,8 @@ end
 
 local function enqueue(id)
   local job = job_key(id)
-  local queue = queue_key(redis.call('HGET', job, 'priority'))
+  local priority = redis.call('HGET', job, 'priority')
+  local queue = queue_key(priority == 'interactive' and priority or 'batch') -- the record may be damaged
   local entry = redis.call('XADD', queue, '*', 'id', id)
   redis.call('HSET', job, 'state', 'queued', 'entry', entry, 'queued_at', now, 'done_s', 0)
   redis.call('HDEL', job, 'worker', 'phase', 'due_at')
@@ -43,9 +45,9 @@ end
 
 local function dequeue(id)
   local job = redis.call('HMGET', job_key(id), 'priority', 'entry')
-  if job[2] then
-    redis.call('XACK', queue_key(job[1]), GROUP, job[2])
-    redis.call('XDEL', queue_key(job[1]), job[2])
+  if job[1] and job[2] then -- pcall: the record may be damaged, and a worker that receives the entry drops it
+    redis.pcall('XACK', queue_key(job[1]), GROUP, job[2])
+    redis.pcall('XDEL', queue_key(job[1]), job[2])
   end
   redis.call('ZREM', delayed_key, id)
 end
@@ -60,7 +62,7 @@ local function delay(id, delay_s)
 end
 
 local function expire(id, keep_s)
-  keep_s = math.max(1, math.ceil(keep_s))
+  keep_s = math.min(math.max(MIN_KEEP_S, math.ceil(keep_s)), MAX_KEEP_S)
   redis.call('EXPIRE', job_key(id), keep_s)
   redis.call('EXPIRE', result_key(id), keep_s)
   redis.call('ZADD', expiries_key, now + keep_s, id)
@@ -91,7 +93,7 @@ local function finish(id, state)
   drop_audio(id, state)
   redis.call('HSET', job, 'state', state, 'ended_at', now)
   redis.call('HDEL', job, 'entry', 'phase', 'due_at', 'cancel')
-  local keep_s = tonumber(redis.call('HGET', job, 'keep_s'))
+  local keep_s = tonumber(redis.call('HGET', job, 'keep_s') or '') or WEBHOOK_KEEP_S
   if state == 'dead' then
     redis.call('ZADD', dead_key, now, id)
   end

@@ -7,8 +7,5 @@ if redis.call('TYPE', job).ok ~= 'hash' then
   return 'dropped'
 end
 redis.call('HSET', job, 'priority', ARGV[2], 'entry', ARGV[3], 'error', ARGV[4], 'error_kind', ARGV[5])
-if not tonumber(redis.call('HGET', job, 'keep_s')) then
-  redis.call('HSET', job, 'keep_s', 86400)
-end
 finish(id, 'failed')
 return 'stored'

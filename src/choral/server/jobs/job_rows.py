@@ -20,36 +20,14 @@ PLAIN_COLUMNS = (
 RECORD_COLUMNS = ", ".join(("id", "request", "state", "timings", "webhook_attempts", *PLAIN_COLUMNS))
 
 
-def new_record(request: JobRequest, now: float) -> JobRecord:
-    unset = dict.fromkeys(("started_at", "ended_at", "due_at", "duration_s", "error", "error_kind", "webhook"))
-    return JobRecord(
-        request=request,
-        state="queued",
-        created_at=now,
-        queued_at=now,
-        attempts=0,
-        crashes=0,
-        worker=None,
-        phase=None,
-        done_s=0.0,
-        timings=Timings(),
-        is_cancel_wanted=False,
-        webhook_attempts=(),
-        **unset,
-    )
-
-
 def record_of(row: sqlite3.Row, request: JobRequest | None = None) -> JobRecord:
     """`request`: that of the row, where it was read already."""
     state: State = row["state"]
     return JobRecord(
         request=request or readable_request(row),
         state=state,
-        worker=None,
-        phase=None,
         done_s=(row["duration_s"] or 0.0) if state == "succeeded" else 0.0,
         timings=Timings(**known_fields(Timings, json_object(row["timings"]))),
-        is_cancel_wanted=False,
         webhook_attempts=tuple(
             WebhookAttempt(**known_fields(WebhookAttempt, each)) for each in json.loads(row["webhook_attempts"])
         ),

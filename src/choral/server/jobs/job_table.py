@@ -16,14 +16,15 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import get_args
 
-from choral.errors import JobNotFound, QueueFull, StorageError, UsageError
-from choral.jobs.record import ENDED, JobRecord, WebhookAttempt
+from choral.errors import QueueFull, StorageError, UsageError
+from choral.jobs.record import ENDED, JobRecord, WebhookAttempt, job_not_found
 from choral.jobs.request import JobRequest
-from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, new_record, readable_request, record_of
+from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, readable_request, record_of
 from choral.server.sqlite_file import SqliteFile
 from choral.types import Priority
 
 log = logging.getLogger("choral.server")
+MAX_CLOCK_STEP_S = 5.0  # of the wall clock against the monotonic one; what is more is a jump
 MAX_CRASHES = 3  # of the server while it ran a job, before the job is assumed to be the cause
 CRASHED = f"the server crashed {MAX_CRASHES} times while it ran this job: the audio may be the cause"
 SCHEMA = """
@@ -51,6 +52,7 @@ class JobTable:
             self._file = SqliteFile(folder / "jobs.sqlite", SCHEMA)
         except (OSError, sqlite3.Error) as error:
             raise StorageError(_cannot_open(folder, error)) from error
+        self._clock_offset_s = time.time() - time.monotonic()
 
     def close(self) -> None:
         self._file.close()
@@ -63,7 +65,7 @@ class JobTable:
             "INSERT INTO jobs (id, request, priority, state, created_at, queued_at) VALUES (?,?,?,?,?,?)",
             (request.id, request.to_json(), request.priority, "queued", now, now),
         )
-        return new_record(request, now)
+        return JobRecord(request=request, created_at=now, queued_at=now)
 
     def cancel(self, job_id: str) -> JobRecord:
         """End a job that has not started; any other stays as it is."""
@@ -78,6 +80,7 @@ class JobTable:
 
         Jobs with audio on `skip_hosts`, and without `with_urls` all that have their audio elsewhere, stay queued.
         """
+        self._follow_clock()
         now = time.time()
         self._file.write("UPDATE jobs SET state='queued', due_at=NULL WHERE state='waiting' AND due_at<=?", (now,))
 
@@ -168,7 +171,7 @@ class JobTable:
     def show(self, job_id: str) -> JobRecord:
         rows = self._file.read(f"SELECT {RECORD_COLUMNS} FROM jobs WHERE id=?", (job_id,))
         if not rows:
-            raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they ended")
+            raise job_not_found(job_id)
         return record_of(rows[0])
 
     def result(self, job_id: str) -> str | None:
@@ -199,6 +202,7 @@ class JobTable:
 
     def due_webhooks(self, limit: int) -> list[tuple[str, str]]:
         """Ids and callbacks of jobs whose webhook is due, the longest due first."""
+        self._follow_clock()
         query = "SELECT id, request FROM jobs WHERE webhook_due_at<=? ORDER BY webhook_due_at LIMIT ?"
         rows = self._file.read(query, (time.time(), limit))
         return [(row["id"], str(json_object(row["request"]).get("callback") or "")) for row in rows]
@@ -210,6 +214,16 @@ class JobTable:
             "UPDATE jobs SET webhook=?, webhook_attempts=?, webhook_due_at=? WHERE id=?",
             (outcome, json.dumps([dataclasses.asdict(attempt) for attempt in attempts]), due_at, job_id),
         )
+
+    def _follow_clock(self) -> None:
+        """Move what is due with a wall clock that was set back: it would otherwise wait for that much longer."""
+        offset_s = time.time() - time.monotonic()
+        jump_s = offset_s - self._clock_offset_s
+        if jump_s < -MAX_CLOCK_STEP_S:
+            log.warning("the clock was set back by %.0f s: retries and webhooks are due earlier by as much", -jump_s)
+            due = "UPDATE jobs SET due_at=due_at+?, webhook_due_at=webhook_due_at+?"
+            self._file.write(f"{due} WHERE due_at IS NOT NULL OR webhook_due_at IS NOT NULL", (jump_s, jump_s))
+        self._clock_offset_s = offset_s
 
 
 def _cannot_open(folder: Path, error: Exception) -> str:

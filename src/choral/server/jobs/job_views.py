@@ -18,7 +18,7 @@ from choral.errors import ChoralError
 from choral.jobs.record import JobRecord, Phase, State, Timings
 from choral.server.jobs.job_store import Snapshot
 from choral.server.responses import joined_text
-from choral.types import Priority, Segment, Transcript
+from choral.types import Priority
 
 MAX_LISTED_VALUES, MAX_LISTED_CHARACTERS = 20, 200  # of an option, in a listing
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -105,17 +105,6 @@ def job_fields(record: JobRecord, *, is_brief: bool = False) -> dict[str, Any]:
     return job_body(record, is_brief=is_brief).model_dump(mode="json")
 
 
-def result_fields(transcript: Transcript) -> dict[str, Any]:
-    """The fields of `choral transcribe --format verbose_json`."""
-    fields: dict[str, Any] = json.loads(formats.verbose_json(transcript))
-    return fields
-
-
-def _segment_fields(segment: Segment) -> dict[str, Any]:
-    [fields] = result_fields(Transcript(segment.text, (segment,), "en", None, segment.end))["segments"]
-    return dict(fields)
-
-
 async def event_stream(
     snapshots: AsyncIterator[Snapshot], n_seen: int, is_closing: Callable[[], bool]
 ) -> AsyncIterator[bytes]:
@@ -129,7 +118,7 @@ async def event_stream(
             continue
         for segment in snapshot.segments[n_seen:]:
             n_seen += 1
-            yield _event("segment", _segment_fields(segment), n_seen)
+            yield _event("segment", formats.segment_fields(segment), n_seen)
         fields = job_fields(snapshot.record, is_brief=True)
         if snapshot.record.has_ended:
             yield _event("end", {**fields, "text": joined_text(snapshot.segments)}, n_seen)

@@ -78,7 +78,7 @@ class RunningJob:
     def fetches_from(self) -> str | None:
         """The host that its audio is being fetched from; None: it has its audio, and uses a run slot."""
         audio = self.record.request.audio
-        return url_host(audio.place) if audio.kind == "url" and self.record.phase != "engine" else None
+        return url_host(audio.location) if audio.kind == "url" and self.record.phase != "engine" else None
 
     def update(self, **changes: Any) -> None:
         self.record = dataclasses.replace(self.record, **changes)
@@ -240,9 +240,9 @@ class LocalRunner:
 @contextlib.contextmanager
 def _open_audio(request: JobRequest) -> Iterator[OpenFile | str]:
     if request.audio.kind == "url":
-        yield request.audio.place
+        yield request.audio.location
         return
-    with storage_errors(Path(request.audio.place)):
-        file = open(request.audio.place, "rb")  # noqa: SIM115
+    with storage_errors(Path(request.audio.location)):
+        file = open(request.audio.location, "rb")  # noqa: SIM115
     with file:
         yield OpenFile(request.audio.name, file)

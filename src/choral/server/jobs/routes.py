@@ -15,7 +15,7 @@ from fastapi import APIRouter, Query, Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 
 from choral import formats
-from choral.errors import JobNotFound
+from choral.jobs.record import job_not_found
 from choral.jobs.request import new_id
 from choral.server.api_errors import EVENT_STREAM, ApiError, error_responses
 from choral.server.jobs.job_billing import owner_prefix
@@ -29,7 +29,6 @@ from choral.server.jobs.job_views import (
     job_body,
     job_fields,
     list_json,
-    result_fields,
 )
 from choral.server.quota import principal_of
 from choral.server.responses import EVENT_STREAM_HEADERS, MEDIA_TYPES
@@ -45,11 +44,11 @@ RESULT_CONTENT: dict[str, Any] = {
 }
 SHOW_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"description": "the job, or its result in the requested format", "content": RESULT_CONTENT},
-    **error_responses(400, 401, 404, 409, 410, 422, 503),
+    **error_responses(400, 401, 404, 409, 410, 422, 503, 507),
 }
 EVENT_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {"description": "the events", "content": EVENT_STREAM},
-    **error_responses(400, 401, 404, 503),
+    **error_responses(400, 401, 404, 503, 507),
 }
 
 
@@ -76,7 +75,9 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
 
     listing = asyncio.Lock()  # one at a time, because a long list takes a while
 
-    @router.get("/v1/jobs", summary=LIST_SUMMARY, response_model=JobListBody, responses=error_responses(400, 401, 503))
+    @router.get(
+        "/v1/jobs", summary=LIST_SUMMARY, response_model=JobListBody, responses=error_responses(400, 401, 503, 507)
+    )
     async def newest(request: Request, limit: Annotated[int, Query(ge=1, le=MAX_LISTED)] = 50) -> Response:
         async with listing:
             records = await store.newest(limit, _prefix(request))
@@ -92,7 +93,7 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
     @router.delete(
         "/v1/jobs/{job_id}",
         summary="Cancel a job that is waiting or running; delete one that has ended",
-        responses=error_responses(400, 401, 404, 503),
+        responses=error_responses(400, 401, 404, 503, 507),
     )
     async def remove(request: Request, job_id: str) -> JobBody | DeletedJobBody:
         _require_owner(request, job_id)
@@ -134,7 +135,7 @@ async def _show(store: JobStore, job_id: str, response_format: ResultFormat | No
         return Response(text, media_type=f"{media_type}; charset=utf-8" if media_type else "application/json")
     fields = job_fields(record)
     if record.state == "succeeded":
-        fields["result"] = await asyncio.to_thread(result_fields, await store.result(job_id))
+        fields["result"] = await asyncio.to_thread(formats.verbose_fields, await store.result(job_id))
     return JSONResponse(fields)
 
 
@@ -146,7 +147,7 @@ def _prefix(request: Request) -> str:
 
 def _require_owner(request: Request, job_id: str) -> None:
     if not job_id.startswith(_prefix(request)):
-        raise JobNotFound(f"job {job_id} does not exist: check the id; jobs are deleted some days after they ended")
+        raise job_not_found(job_id)
 
 
 def _last_event_id(request: Request) -> int:

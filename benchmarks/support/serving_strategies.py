@@ -6,7 +6,7 @@
 - `micro-batch`: waiting requests are read and prepared in parallel, then run one by one;
 - `static`: waiting requests are prepared in parallel and run together; all wait for the longest.
 
-`python -m serving_strategies` runs one of them in its own process for `strategies.py`.
+`python -m support.serving_strategies` runs one of them in its own process for `strategies.py`.
 """
 
 from __future__ import annotations
