@@ -28,6 +28,7 @@ COMMANDS = {  # each in the module bench_NAME
     "wer": "word error rate on a folder with transcripts",
     "peers": "speed compared with other libraries, with the same weights",
     "engine": "throughput, memory and overhead of the engine under load",
+    "files": "throughput from files on disk to text",
     "gpu": "speed on a GPU, checked against the CPU and the hardware's limits",
     "serve": "the server compared with the engine without HTTP, and a soak test",
 }
