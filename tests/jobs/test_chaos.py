@@ -65,8 +65,11 @@ def test_a_worker_does_not_grow_over_a_few_jobs(
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_a_worker_does_not_grow(
+def test_a_worker_does_not_grow_over_a_thousand_jobs_and_an_hour_of_audio(
     redis_program: None, tiny_en_pt: Path, speech_clips: list[Path], tmp_path: Path
 ) -> None:
-    _, report, _ = bench("worker_memory", folder_of(speech_clips, tmp_path), "--model", tiny_en_pt, "--quiet")
+    _, report, _ = bench(
+        "worker_memory", folder_of(speech_clips, tmp_path), "--jobs", 1000, "--long-s", 3600,
+        "--model", tiny_en_pt, "--quiet",
+    )  # fmt: skip
     assert abs(float(str(report["ratio"])) - 1) <= 0.1
