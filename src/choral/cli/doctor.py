@@ -74,7 +74,7 @@ def examine(arguments: argparse.Namespace) -> Iterator[Section]:
     is_installed = model is not None and selected[-1].state is State.OK
     yield hardware.disk_section(needs_download=not is_installed)
     if engine.state is not State.PROBLEM and packages["numpy"].module is not None:
-        selected.append(software.runtime_finding(engine))
+        selected += [software.runtime_finding(engine), software.service_finding(engine)]
     yield Section("Would be used", tuple(selected))
 
 

@@ -209,6 +209,15 @@ def runtime_finding(engine: Finding) -> Finding:
     return Finding("many files", str(plan_runtime("cuda" if "cuda" in engine.text else "cpu")))
 
 
+def service_finding(engine: Finding) -> Finding:
+    """Where a server runs requests, and its engine."""
+    from choral.serving.runtime_plan import n_usable_cores, needs_engine_process, plan_service
+
+    is_on_gpu = "torch" in engine.text and "cuda" in engine.text
+    plan = plan_service(n_usable_cores(), has_engine_process=needs_engine_process(is_on_gpu=is_on_gpu))
+    return Finding("server", str(plan))
+
+
 def with_kernels(finding: Finding, *, has_triton: bool) -> Finding:
     """On a GPU Choral is fast with its own kernels, which Triton compiles."""
     if has_triton:

@@ -9,12 +9,21 @@ import shlex
 import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from choral.cli.arguments import Parser, add_flags, given_options
 from choral.cli.console import write_stdout
-from choral.cli.shared_flags import SERVICE_CACHE_BYTES, WEBHOOK_SECRET, add_log_flags, add_machine_flags, load_model
+from choral.cli.progress import download_bar
+from choral.cli.shared_flags import (
+    SERVICE_CACHE_BYTES,
+    WEBHOOK_SECRET,
+    add_log_flags,
+    add_machine_flags,
+    engine_settings,
+    load_model,
+)
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -106,11 +115,27 @@ def run(arguments: argparse.Namespace) -> int:
     with (
         open_tracing(is_enabled=arguments.otel) as tracing,
         bind(settings.host, settings.port) as bound,
-        closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model,
+        closing(load_served_model(arguments)) as model,
     ):
         configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # after the progress bar is gone
         asyncio.run(serve(model, prep, settings, jobs, keys, bound, tracing))
     return 0
+
+
+def load_served_model(arguments: argparse.Namespace) -> Model:
+    """With its engine in this process or, where that would slow down both, in a process of its own."""
+    from choral.api import Model
+    from choral.longform.load_transcriber import default_name, is_on_gpu
+    from choral.serving.runtime_plan import needs_engine_process
+    from choral.serving.supervised_engine import SupervisedEngine
+
+    settings = replace(engine_settings(arguments), cache_bytes=SERVICE_CACHE_BYTES)
+    if not needs_engine_process(is_on_gpu=is_on_gpu(settings)):
+        return load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)
+    name = arguments.model or default_name(settings)
+    with download_bar(f"loading {name}", is_quiet=arguments.quiet) as on_download:
+        engine = SupervisedEngine(name, settings, on_download=on_download, log_format=arguments.log_format)
+    return Model(name, engine, engine.transcriber)
 
 
 @contextmanager

@@ -23,7 +23,11 @@ def load_transcriber(name: str, settings: EngineSettings, on_download: OnDownloa
 
 def default_name(settings: EngineSettings) -> str:
     """The model for these settings where none is named."""
-    return default_model(cuda=pick_engine(settings) == "torch" and uses_cuda(settings))
+    return default_model(cuda=is_on_gpu(settings))
+
+
+def is_on_gpu(settings: EngineSettings) -> bool:
+    return pick_engine(settings) == "torch" and uses_cuda(settings)
 
 
 def uses_cuda(settings: EngineSettings) -> bool:

@@ -99,6 +99,7 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/metrics", summary="Metrics for Prometheus", response_model=None, responses=METRICS_RESPONSE)
     async def metrics() -> Response:
-        return PlainTextResponse(service.metrics.render(), media_type=PROMETHEUS)
+        # On a thread: the engine may be in another process, which must answer.
+        return PlainTextResponse(await run_in_thread(service.metrics.render, "metrics"), media_type=PROMETHEUS)
 
     return router

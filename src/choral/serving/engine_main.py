@@ -45,7 +45,8 @@ def main(parent_pid: int, load_name: str, model: str, settings: dict[str, Any], 
             send_packet(control, "failed", type(error).__name__, str(error))
             return
         with contextlib.closing(transcriber.engine), contextlib.closing(EngineServer(transcriber)) as server:
-            send_packet(control, "ready")
+            with contextlib.suppress(BrokenPipeError):  # the parent is gone: `serve` ends
+                send_packet(control, "ready")
             serve(control, server)
 
 

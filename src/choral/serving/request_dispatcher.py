@@ -91,6 +91,13 @@ class RequestDispatcher:
             elif late or silent_s > SILENT_S:
                 process.ask_alive()
 
+    def retire_all(self) -> None:
+        """Give the processes no more requests; each ends when it has none."""
+        for process in list(self.processes):
+            process.is_retiring = True
+            if not process.requests:
+                self._remove(process)
+
     def close(self) -> None:
         for process in self.processes:
             process.close()

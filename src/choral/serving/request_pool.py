@@ -94,6 +94,10 @@ class RequestPool:
         self._call(self._add, pooled)
         return pooled
 
+    def renew(self) -> None:
+        """Requests that start from now on run in new processes, connected to the engine that there is now."""
+        self._call(lambda _: self._dispatcher.retire_all(), None)
+
     @property
     def backlog(self) -> RequestBacklog:
         phases = Counter(phases_of(list(self._requests.values())))

@@ -12,7 +12,8 @@ from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
 from choral.audio.recording import decode_into
-from choral.errors import ChoralError
+from choral.engine.engine import CLOSED
+from choral.errors import ChoralError, EngineClosed
 from choral.longform.transcriber import Transcriber
 from choral.serving.engine_server import EngineServer
 from choral.serving.local_requests import LocalRequests
@@ -29,6 +30,7 @@ from choral.serving.request_pool import CannotTravel, RequestBacklog, RequestPoo
 from choral.serving.request_run import DecodeFunction
 from choral.serving.runtime_plan import RuntimePlan, plan_service
 from choral.serving.settings import ServingSettings
+from choral.serving.supervised_engine import SupervisedEngine
 from choral.types import Priority, TranscribeOptions, Transcript
 
 NO_BACKLOG = RequestBacklog(waiting=0, fetching=0, decoding=0, transcribing=0)
@@ -69,7 +71,11 @@ class Runtime:
         self._local = LocalRequests(transcriber, self.settings.limits)
         self._pool: RequestPool | None = None
         self._server: EngineServer | None = None
-        if plan.n_processes:
+        self._engine = transcriber.engine
+        if plan.n_processes and isinstance(self._engine, SupervisedEngine):
+            self._pool = RequestPool(self._engine.add_client, self.settings, decode=decode)
+            self._engine.on_restart = self._pool.renew
+        elif plan.n_processes:
             self._server = EngineServer(transcriber)
             self._pool = RequestPool(self._server.add_client, self.settings, decode=decode)
 
@@ -84,10 +90,14 @@ class Runtime:
     ) -> Runtime:
         """For a server or a worker, with its limits on what may be read."""
         chosen = PoolSettings.of(settings, n_requests)
-        return cls(transcriber, plan_service(chosen.n_processes), n_requests, chosen, decode=decode)
+        plan = plan_service(chosen.n_processes, has_engine_process=isinstance(transcriber.engine, SupervisedEngine))
+        return cls(transcriber, plan, n_requests, chosen, decode=decode)
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> RequestHandle:
         """Never raises for an input: its errors are events, on another thread or before this returns."""
+        if not self._engine.is_working:
+            on_event(RequestFailed(EngineClosed(self._engine.failure or CLOSED)))
+            return Ended()
         if self._pool is not None:
             try:
                 return self._pool.start(request, on_event)

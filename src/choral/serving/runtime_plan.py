@@ -19,10 +19,12 @@ MAX_PROCESSES = 32
 class RuntimePlan:
     n_processes: int  # 0: threads of the calling process
     reason: str
+    has_engine_process: bool = False
 
     def __str__(self) -> str:
         where = f"in up to {self.n_processes} processes" if self.n_processes else "on threads of this process"
-        return f"requests run {where}: {self.reason}"
+        engine = "; the engine has a process of its own" if self.has_engine_process else ""
+        return f"requests run {where}: {self.reason}{engine}"
 
 
 def plan_runtime(device: str, n_inputs: int | None = None, n_processes: int | None = None) -> RuntimePlan:
@@ -43,11 +45,16 @@ def plan_runtime(device: str, n_inputs: int | None = None, n_processes: int | No
     )
 
 
-def plan_service(n_processes: int) -> RuntimePlan:
+def plan_service(n_processes: int, *, has_engine_process: bool = False) -> RuntimePlan:
     """For a server or a worker, whose audio comes from strangers."""
     if sys.platform != "linux":
         return RuntimePlan(0, "request processes need Linux")
-    return RuntimePlan(n_processes, "audio of strangers is decoded only in processes of its own")
+    return RuntimePlan(n_processes, "audio of strangers is decoded only in processes of its own", has_engine_process)
+
+
+def needs_engine_process(*, is_on_gpu: bool) -> bool:
+    """Of a server: its event loop would share a Python process with an engine that is fast enough to suffer from it."""
+    return is_on_gpu and sys.platform == "linux"
 
 
 def n_usable_cores() -> int:

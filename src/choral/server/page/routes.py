@@ -13,6 +13,7 @@ from prometheus_client import Counter
 from pydantic import BaseModel
 from starlette.responses import FileResponse, Response
 
+from choral.common.aio import run_in_thread
 from choral.model.languages import CODES
 from choral.server.api_errors import ApiError, error_responses
 from choral.server.service import Service
@@ -84,7 +85,7 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/v1/engine", summary="Counters of the engine since its start", responses=error_responses(401))
     async def engine() -> EngineBody:
-        return engine_body(service)
+        return await run_in_thread(lambda: engine_body(service), "engine-stats")  # of another process, perhaps
 
     return router
 
