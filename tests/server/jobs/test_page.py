@@ -132,7 +132,8 @@ def test_phone_dark_mode_keyboard_and_invalid_audio(open_page: Callable[..., Pag
 def test_microphone_recording_shows_live_text(open_page: Callable[..., Page]) -> None:
     page = open_page()
     page.get_by_role("button", name="Record").click()
-    expect(page.locator(".is-live")).to_contain_text("And so my fellow American", timeout=WITHIN_MS)
+    turn = page.locator(".is-live").filter(has_text="And so my fellow American")  # the next turn may have begun
+    expect(turn).to_have_count(1, timeout=WITHIN_MS)
     require_accessible(page)
     stop_and_read(page)
     expect(page.locator(".is-live")).to_have_count(0)

@@ -12,13 +12,18 @@ export async function startLiveText(context, source, language, onTurns, onError)
   const socket = new WebSocket(realtimeUrl(), key() ? ["realtime", `openai-insecure-api-key.${key()}`] : ["realtime"]);
   const turns = new Map();
   let isActive = true;
-  const send = (event) => socket.readyState === WebSocket.OPEN && socket.send(JSON.stringify(event));
+  const early = []; // what was said while the socket was being connected
+  const send = (event) => {
+    if (socket.readyState === WebSocket.OPEN) socket.send(JSON.stringify(event));
+    else if (socket.readyState === WebSocket.CONNECTING) early.push(event);
+  };
   const encoder = new AudioWorkletNode(context, "pcm-encoder", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
   encoder.port.onmessage = ({ data }) => send({ type: "input_audio_buffer.append", audio: toBase64(data) });
+  const transcription = language ? { language } : {};
+  send({ type: "session.update", session: { type: "transcription", audio: { input: { ...AUDIO_INPUT, transcription } } } });
+  source.connect(encoder);
   socket.addEventListener("open", () => {
-    const transcription = language ? { language } : {};
-    send({ type: "session.update", session: { type: "transcription", audio: { input: { ...AUDIO_INPUT, transcription } } } });
-    source.connect(encoder);
+    for (const event of early.splice(0)) send(event);
   });
   socket.addEventListener("message", ({ data }) => {
     if (!isActive) return; // the transcript of the whole recording replaces the live text
