@@ -129,7 +129,6 @@ class ConnectedProcess:
             raise EOFError from error
         if not n_bytes:
             raise EOFError
-        self.is_for_suspects = False  # one request at a time
         self.heard_s = time.monotonic()
         try:
             yield from self._reader.feed(memoryview(self._buffer)[:n_bytes])
