@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 
 from choral.config import EngineSettings
+from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import Engine
 from choral.errors import UsageError
 from choral.longform.load_transcriber import OnDownload
@@ -18,7 +19,7 @@ DIMS = ModelDims(80, 1500, 384, 6, 4, 51_865, 448, 384, 6, 4)  # those of tiny
 ENDLESS = 10**9
 
 
-def transcriber_on(engine: Engine) -> Transcriber:
+def transcriber_on(engine: AnyEngine) -> Transcriber:
     return Transcriber(engine, Tokenizer.for_checkpoint(DIMS), DIMS)
 
 

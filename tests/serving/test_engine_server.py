@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from choral.engine.engine import Engine
+from choral.engine.group import EngineGroup
 from choral.engine.window import AlignParams, Caller, DecodeParams, DetectLanguageParams, Window, WindowAudio
 from choral.errors import EngineClosed, QueueFull, UsageError, WindowFailed
 from choral.serving import engine_protocol, served_client
@@ -105,6 +106,23 @@ def test_failure_of_the_device_reaches_clients_and_ends(
         wait_for(lambda: later.failure == client.failure)
     client.self_test()
     wait_for(lambda: client.failure is None)
+
+
+def test_failure_of_one_device_of_several_reaches_clients() -> None:
+    runners = [FakeRunner(device="cuda:0"), FakeRunner(device="cuda:1", on_call=fail_decode)]
+    group = EngineGroup([engine_on(runner, warm_up=False) for runner in runners], queue_limit=99)
+    with contextlib.closing(group), contextlib.closing(EngineServer(transcriber_on(group))) as server:
+        with client_of(server) as client:
+            assert client.failed_devices == {}
+            client.self_test()
+            wait_for(lambda: "broken" in client.failed_devices.get("cuda:1", ""))
+            assert (list(client.failed_devices), client.failure) == (["cuda:1"], None)
+        assert set(client.failed_devices) == {"cuda:0", "cuda:1"}  # it is closed
+
+
+def fail_decode(call: str) -> None:
+    if call == "decode":
+        raise RuntimeError("broken")
 
 
 def test_callers_keep_their_identity_and_priority(

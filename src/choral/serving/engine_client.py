@@ -53,6 +53,7 @@ class EngineClient:
         self._closed_reason: str | None = None  # why it takes no more windows
         self._is_over = False  # the connection is closed
         self._failure: str | None = None  # of the engine
+        self._failed_devices: dict[str, str] = {}  # while others may work
         self._arena = SampleArena(n_slots)
         self._in_flight: dict[int, ClientWindow] = {}  # by slot
         self._backlog = WindowBacklog()
@@ -131,9 +132,10 @@ class EngineClient:
 
     @property
     def failed_devices(self) -> dict[str, str]:
-        """All of them, once no request can succeed; that one of several fails is known to the engine's process only."""
-        failure = self.failure
-        return {} if failure is None else {self.device: failure}
+        """Why each device fails that does: as the engine says or, once there is none, all of them."""
+        if self._closed_reason is None:
+            return self._failed_devices
+        return dict.fromkeys(self.device.split(", "), self._closed_reason)
 
     @property
     def n_in_flight(self) -> int:
@@ -248,7 +250,7 @@ class EngineClient:
 
     def _handle(self, kind: int, body: Body) -> None:
         if kind == Reply.FAILURE:
-            self._failure = json.loads(bytes(body))
+            self._failure, self._failed_devices = json.loads(bytes(body))
         elif kind in self._answers:
             self._answers.pop(kind).set_result(body)
         else:

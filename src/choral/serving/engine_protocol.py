@@ -82,7 +82,7 @@ class Reply(IntEnum):
     TOKEN_TIMES = 4
     LANGUAGES = 5
     WINDOW_FAILED = 6
-    FAILURE = 7  # of the engine, or null; sent at first and when it changes
+    FAILURE = 7  # of the engine, or null, and its failed devices; sent at first and when they change
     STATS = 8
     SELF_TEST = 9  # its error, or null
 

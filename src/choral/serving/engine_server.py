@@ -29,7 +29,7 @@ class EngineServer:
         """The engine stays the caller's: `close` does not close it."""
         self.engine = transcriber.engine
         self._hello = describe(transcriber).to_json()
-        self._failure = self.engine.failure
+        self._failed_devices = self.engine.failed_devices
         self._clients: set[ServedClient] = set()
         self._actions: deque[Action] = deque()  # for the server's thread, from any other
         self._is_woken = self._is_closed = False
@@ -128,11 +128,11 @@ class EngineServer:
         client.close()
 
     def _report_failure(self) -> None:
-        failure = self.engine.failure
-        if failure != self._failure:
-            self._failure = failure
+        failed = self.engine.failed_devices  # `failure` follows from it
+        if failed != self._failed_devices:
+            self._failed_devices = failed
             for client in self._clients:
-                client.send_failure(failure)
+                client.send_failure()
 
 
 def describe(transcriber: Transcriber) -> EngineDescription:

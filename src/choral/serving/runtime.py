@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from concurrent.futures import CancelledError
 from queue import SimpleQueue
 from typing import NamedTuple, Protocol
 
@@ -194,6 +195,8 @@ class ManyInputs:
         if isinstance(event, RequestFinished):
             return InputResult(audio, event.transcript)
         assert isinstance(event, RequestFailed)
+        if isinstance(event.error, CancelledError):  # the runtime was closed: nobody else cancels these
+            raise EngineClosed(CLOSED) from event.error
         if not isinstance(event.error, ChoralError):
             raise event.error
         return InputResult(audio, event.error)

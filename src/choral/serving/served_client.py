@@ -65,8 +65,8 @@ class ServedClient:
         self._messages.send(kind, *parts)
         self.has_unsent = True
 
-    def send_failure(self, failure: str | None) -> None:
-        self.send(Reply.FAILURE, json.dumps(failure).encode())
+    def send_failure(self) -> None:
+        self.send(Reply.FAILURE, json.dumps([self._engine.failure, self._engine.failed_devices]).encode())
 
     def flush(self) -> None:
         self._messages.flush()
@@ -78,7 +78,7 @@ class ServedClient:
         if self._arena is None:
             self._arena = self._receive_arena()
             self.send(Reply.HELLO, self._hello)
-            self.send_failure(self._engine.failure)
+            self.send_failure()
             return
         for kind, body in self._messages.receive():
             match kind:

@@ -106,6 +106,12 @@ class SupervisedEngine:
         return CLOSED if self._is_closed else self._process.failure or self._client.failure
 
     @property
+    def failed_devices(self) -> dict[str, str]:
+        if self._is_closed or self._process.failure:
+            return dict.fromkeys(self.device.split(", "), self.failure or CLOSED)
+        return self._client.failed_devices
+
+    @property
     def stats(self) -> EngineStats:
         """Of the process that runs now."""
         return self._client.stats
