@@ -16,7 +16,9 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from choral.audio import decode_turns
 from choral.audio.constants import S16_SCALE, SAMPLE_RATE
+from choral.audio.decode_turns import DecodeTurn
 from choral.audio.recording import (
     MAX_DURATION_S,
     MAX_MEMORY_S,
@@ -94,6 +96,7 @@ class GrowingSamples:
         self._awaited = math.inf  # the number of samples at which the next reader must be woken
         self._end: RecordingSummary | BaseException | None = None
         self._is_closed = threading.Event()
+        self._turn: DecodeTurn | None = None  # of the thread
         self._thread = threading.Thread(target=self._run, args=[decode], name=f"choral-decode-{name}", daemon=True)
         self._thread.start()
 
@@ -135,6 +138,8 @@ class GrowingSamples:
             return self._writer.read(start, stop)
 
     def append(self, piece: npt.NDArray[np.int16]) -> None:
+        if self._turn is not None:
+            self._turn.pause()
         with self._changed:
             self._writer.append(piece)
             if self.n_samples >= self._awaited:
@@ -153,7 +158,8 @@ class GrowingSamples:
 
     def _run(self, decode: DecodeJob) -> None:
         try:
-            warnings = decode(self, self._set_total, self._is_closed)
+            with decode_turns.of_process.join() as self._turn:
+                warnings = decode(self, self._set_total, self._is_closed)
             end: RecordingSummary | BaseException = RecordingSummary(self.n_samples, self.peak, warnings)
         except BaseException as error:  # whatever it is, the readers raise it
             end = error
