@@ -15,6 +15,7 @@ from choral.bench.http_client import get_status
 from choral.errors import EngineError
 
 MAX_START_S, MAX_STOP_S = 300.0, 60.0
+MAX_LOG_LINES = 30
 POLL_S = 0.05
 
 
@@ -45,7 +46,7 @@ class ServerProcess:
 
     def require_alive(self) -> None:
         if self._process.poll() is not None:
-            raise EngineError(f"the server exited with code {self._process.returncode}: {self._last_line()}")
+            raise EngineError(f"the server exited with code {self._process.returncode}: {self._log_end()}")
 
     def __enter__(self) -> ServerProcess:
         return self
@@ -68,17 +69,18 @@ class ServerProcess:
         assert self._process.stdout is not None
         match = re.search(r" at (http://\S+)", self._process.stdout.readline().decode())
         if match is None:
-            raise EngineError(f"the server did not start: {self._last_line()}")
+            raise EngineError(f"the server did not start: {self._log_end()}")
         return match[1]
 
     def _wait_ready(self) -> None:
         deadline_s = time.monotonic() + MAX_START_S
         while get_status(self.url, "/health/ready") != 200:
             if self._process.poll() is not None or time.monotonic() > deadline_s:
-                raise EngineError(f"the server did not become ready: {self._last_line()}")
+                raise EngineError(f"the server did not become ready: {self._log_end()}")
             time.sleep(POLL_S)
 
-    def _last_line(self) -> str:
+    def _log_end(self) -> str:
+        """Enough lines for a traceback."""
         self._log.seek(0)
         lines = self._log.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "its log is empty"
+        return "\n".join(lines[-MAX_LOG_LINES:]) or "its log is empty"
