@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import choral
+from choral.audio.recording import OnProgress, decode_into, raise_if_cancelled
+from choral.audio.samples import SampleSink
+from choral.audio.source import AudioSource
 from choral.common.aio import cancel_tasks
 from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull
@@ -21,6 +27,7 @@ from choral.serving.input_sources import OpenFile
 from choral.serving.runtime import NO_BACKLOG, Runtime
 from choral.serving.settings import ServingSettings
 from choral.types import Segment, TranscribeOptions
+from media_files import read_clip, wav
 
 
 def test_text_accumulator_strips_and_joins() -> None:
@@ -55,7 +62,13 @@ def test_memory_is_trimmed_periodically_until_shutdown(monkeypatch: pytest.Monke
     asyncio.run(run())
 
 
-def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
+    with choral.load(tiny_en_pt) as loaded:
+        yield loaded
+
+
+def test_cancelled_requests_leave_before_the_next_step(model: choral.Model, jfk: Path, tmp_path: Path) -> None:
     async def run(service: Service, nothing: Path) -> None:
         options = TranscribeOptions(beam_size=5)
         with jfk.open("rb") as file:
@@ -85,8 +98,49 @@ def test_cancelled_requests_leave_before_the_next_step(tiny_en_pt: Path, jfk: Pa
             with nothing.open("wb+") as empty, pytest.raises(AudioEmpty, match=r"nothing\.mp3 is empty"):
                 await service.transcribe(OpenFile("nothing.mp3", empty), options)
 
-    with (
-        choral.load("tiny.en") as model,
-        Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime,
-    ):
+    with Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime:
         asyncio.run(run(Service.of(model, runtime, ServerSettings(queue_limit=1)), tmp_path / "empty"))
+
+
+def decode_and_wait(
+    sink: SampleSink,
+    source: AudioSource,
+    max_audio_s: float,
+    on_progress: OnProgress | None,
+    cancel_event: threading.Event,
+) -> tuple[str, ...]:
+    """Runs in a request process: decoding ends when there is a file `heard` beside the audio."""
+    warnings = decode_into(sink, source, max_audio_s, on_progress, cancel_event)
+    while not Path(source.name).with_name("heard").exists():
+        raise_if_cancelled(cancel_event)
+        time.sleep(0.01)
+    return warnings
+
+
+def test_text_comes_while_audio_is_decoded_unless_it_may_be_refused(
+    model: choral.Model, speech_clips: list[Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "talk.wav"
+    path.write_bytes(wav(np.concatenate([read_clip(clip) for clip in speech_clips] * 2)))
+    options = TranscribeOptions(mode="batched", temperature=0.0, max_tokens=8)
+
+    async def run(service: Service) -> None:
+        told: list[Segment] = []
+        told_refusable: list[Segment | float] = []
+
+        def on_segment(segment: Segment) -> None:
+            told.append(segment)
+            path.with_name("heard").touch()
+
+        with path.open("rb") as file, path.open("rb") as other:
+            refusable = service.transcribe(
+                OpenFile(str(path), other), options, on_segment=told_refusable.append, on_duration=told_refusable.append
+            )
+            free = service.transcribe(OpenFile(str(path), file), options, on_segment=on_segment)
+            transcript, _ = await asyncio.wait_for(asyncio.gather(free, refusable), 200)
+        assert told == list(transcript.segments)
+        assert told_refusable == [transcript.duration, *transcript.segments]
+
+    settings = ServingSettings(processes=1)
+    with Runtime.for_service(model.transcriber, settings, 8, decode=decode_and_wait) as runtime:
+        asyncio.run(run(Service.of(model, runtime, ServerSettings())))

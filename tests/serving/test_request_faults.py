@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -204,6 +205,18 @@ def test_processes_are_recycled(
     assert len(seen) == 3
 
 
+def test_kept_process_is_started_before_requests_and_replaced(
+    make_pool: Callable[..., RequestPool], tones: Int16Samples
+) -> None:
+    pool = make_pool(n_processes=2, n_kept=1)
+    wait_until(lambda: len(pool.pids) == 1)
+    (first,) = pool.pids
+    Followed(pool, wav(tones), SHORT).result()
+    assert pool.pids == [first]
+    os.kill(first, signal.SIGKILL)
+    wait_until(lambda: len(set(pool.pids) - {first}) == 1)
+
+
 def test_no_descriptor_leaks(
     make_pool: Callable[..., RequestPool], tones: Int16Samples, tmp_path: Path, server: LocalServer
 ) -> None:
@@ -217,6 +230,9 @@ def test_no_descriptor_leaks(
         for audio in (wav(tones), tones, url, tmp_path / "no.wav", b"nothing", crash, wav(tones)):
             with contextlib.suppress(ChoralError):
                 Followed(pool, audio, SHORT).result()
+        has_forgotten = threading.Event()  # the last request, of which the pool has reported the end
+        pool._call(lambda _: has_forgotten.set(), None)
+        assert has_forgotten.wait(20)
         return len(os.listdir("/proc/self/fd"))
 
     assert work() == work()

@@ -125,6 +125,7 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
 async def _transcribe(
     service: Service, request: Request, speech: SpeechRequest, on_segment: Callable[[Segment], None] | None
 ) -> Transcript:
+    principal = principal_of(request)
     try:
         return await service.transcribe(
             speech.audio,
@@ -132,7 +133,7 @@ async def _transcribe(
             priority=speech.form.priority,
             client_waits=True,
             on_segment=on_segment,
-            on_duration=principal_of(request).charge,
+            on_duration=principal.charge if principal.has_audio_limit else None,
         )
     except AudioError as error:
         api_error = to_api_error(error)

@@ -156,6 +156,10 @@ class Principal:
     def name(self) -> str | None:
         return None if self.key is None else self.key.name
 
+    @property
+    def has_audio_limit(self) -> bool:
+        return self.key is not None and self.key.audio_minutes_per_day > 0
+
     def charge(self, duration_s: float) -> None:
         """Charge audio before it is transcribed; raises the `ApiError` of an exhausted quota."""
         if self.key is not None and self.quota is not None:

@@ -100,8 +100,8 @@ class Service:
     ) -> Transcript:
         """The callbacks run in the event loop, all of them before this returns.
 
-        `client_waits` shortens the time limits for fetching and decoding. `on_duration` gets the duration of the audio
-        before anything is said about its text; an exception in it refuses the request.
+        `client_waits` shortens the time limits for fetching and decoding. `on_duration` gets the duration of the audio;
+        an exception in it refuses the request, so no text is reported before: without it, text comes earlier.
         """
         request = TranscribeRequest(
             audio=audio,
@@ -132,14 +132,14 @@ class RequestFollower:
         self._metrics, self._spans = metrics, spans
         self._on_segment, self._on_progress, self._on_duration = on_segment, on_progress, on_duration
         self._arrived_s = self._decoding_s = time.monotonic()
-        self._is_opened = False
-        self._early: list[RequestEvent] = []  # before the duration is known
+        self._is_refusable = on_duration is not None  # until the duration is known
+        self._early: list[RequestEvent] = []  # to be reported if it is not refused
         spans.enter_context(span("prep"))
 
     def apply(self, event: RequestEvent) -> None:
         if isinstance(event, AudioOpened):
             self._open(event)
-        elif not self._is_opened:
+        elif self._is_refusable:
             self._early.append(event)
         elif isinstance(event, SegmentReady):
             if event.segment.id == 0:
@@ -158,7 +158,7 @@ class RequestFollower:
         self._decoding_s = time.monotonic() - opened.decode_s
         self._spans.pop_all().close()
         self._spans.enter_context(span("transcribe"))
-        self._is_opened = True
+        self._is_refusable = False
         for event in self._early:
             self.apply(event)
         self._early.clear()

@@ -17,6 +17,7 @@ N_LANES = 2
 class PoolSettings:
     n_processes: int
     n_requests: int  # in a process at once, in each of the two lanes, besides downloads
+    n_kept: int = 0  # processes that are started before there are requests for them, and replaced when they end
     fetches: int = 32  # in each lane
     fetches_per_host: int = 0  # 0: half of all
     memory_bytes: int = int(MAX_MEMORY_S) * SAMPLE_RATE * S16_BYTES  # of decoded audio; the rest goes to files
@@ -28,6 +29,7 @@ class PoolSettings:
         return cls(
             n_processes=n_processes,
             n_requests=-(-requests_at_once // n_processes),
+            n_kept=1,  # a request prefers one that is ready, so that none waits while others start
             fetches=prep.fetches,
             fetches_per_host=prep.fetches_per_host,
             memory_bytes=prep.memory_bytes,

@@ -1,8 +1,8 @@
 """Assigns requests to processes and follows them: the state of a request pool, owned by its thread.
 
-A request goes to the process with the fewest requests; a new process is started while all of them are busy. After
-`MAX_REQUESTS_PER_PROCESS` a process is replaced, because libraries leak. Requests that may have crashed a process run
-alone in an extra one (`blame`).
+A request goes to the process with the fewest requests; a new process is started while all of them are busy, and while
+there are fewer than `n_kept`. After `MAX_REQUESTS_PER_PROCESS` a process is replaced, because libraries leak. Requests
+that may have crashed a process run alone in an extra one (`blame`).
 """
 
 from __future__ import annotations
@@ -61,6 +61,8 @@ class RequestDispatcher:
                 lane.start_fetch(request)
                 self._send(process, request, "fetching")
         self._dispatch_suspect()
+        if len(self._usable) < self._settings.n_kept and not self._n_start_failures:
+            self._try_start(is_needed=False)
 
     def receive(self, process: ConnectedProcess) -> None:
         """Read what a process has sent; it is gone afterwards if it has ended."""
@@ -111,9 +113,13 @@ class RequestDispatcher:
 
     # Processes
 
+    @property
+    def _usable(self) -> list[ConnectedProcess]:
+        return [each for each in self.processes if not each.is_retiring and not each.is_for_suspects]
+
     def _choose(self, client_waits: bool | None) -> ConnectedProcess | None:
         """The least loaded process with room in this lane; None: of any load, for a download."""
-        usable = [each for each in self.processes if not each.is_retiring and not each.is_for_suspects]
+        usable = self._usable
         if len(usable) < self._settings.n_processes and all(each.requests for each in usable):
             usable += self._try_start(is_needed=not usable)
         if client_waits is not None:

@@ -1,8 +1,9 @@
 """A pool of request processes: requests in, events out, with everything between them in other processes.
 
 `start` and `cancel` may be called from any thread and never block; events are reported on the pool's own thread, which
-owns all state. Processes are started on demand. A process that crashes, hangs or exhausts its memory costs only the
-request that caused it: the others run again in another process, and their events continue where they were.
+owns all state. Processes are started on demand, except for a few that are kept. A process that crashes, hangs or
+exhausts its memory costs only the request that caused it: the others run again in another process, and their events
+continue where they were.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ class RequestPool:
         self._next_check_s = 0.0
         self._thread = threading.Thread(target=self._run, name="choral-requests", daemon=True)
         self._thread.start()
+        self._wake()  # starts the processes that are kept
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> PooledRequest:
         """Raises `CannotTravel`, and a `ChoralError` for audio that cannot be used; all other errors are events."""
