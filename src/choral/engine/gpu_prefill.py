@@ -39,11 +39,16 @@ class GpuPrefill:
 
     def __call__(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         """The logits at each prompt's start of transcript, then at each one's end: [2, windows, tokens]."""
-        is_short = max(map(len, prompts)) <= SHORT_TOKENS
-        n_together = max(SIZES) if is_short else max(1, MAX_TOKENS // max(map(len, prompts)))
-        run = self._short if is_short else self._long
-        batches = [slice(first, first + n_together) for first in range(0, len(starts), n_together)]
-        return torch.cat([run(starts[batch], prompts[batch]) for batch in batches], dim=1)
+        short = [index for index, prompt in enumerate(prompts) if len(prompt) <= SHORT_TOKENS]
+        long = [index for index, prompt in enumerate(prompts) if len(prompt) > SHORT_TOKENS]
+        n_long = max(1, MAX_TOKENS // max(map(len, prompts)))
+        passes = [(self._short, part) for part in parts_of(short, max(SIZES))]
+        passes += [(self._long, part) for part in parts_of(long, n_long)]
+        logits = torch.cat([run([starts[i] for i in part], [prompts[i] for i in part]) for run, part in passes], dim=1)
+        if not short or not long:
+            return logits
+        places = torch.tensor(short + long).argsort()
+        return logits[:, self._state.to_device(places)]
 
     def _short(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         n, n_padded = len(starts), self._graphs.size_for(len(starts))
@@ -56,17 +61,21 @@ class GpuPrefill:
         return self._graphs.run(n)[:, :n].clone()
 
     def _forward_short(self, n: int) -> Tensor:
-        return self._forward(self._tokens[:n], self._features[:n], self._slots[:n], self._positions[:, :n])
+        inputs = self._tokens[:n], self._features[:n], self._slots[:n], self._positions[:, :n]
+        return self._forward(*inputs, few_shapes=True)
 
     def _long(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
         to_device = self._state.to_device
         tokens = to_device(torch.tensor(self._padded(prompts, max(map(len, prompts)))))
         features = torch.stack([start.features for start in starts])
         slots = to_device(torch.tensor([start.slots[0] for start in starts]))
-        return self._forward(tokens, features, slots, to_device(torch.tensor(self._positions_of(prompts))))
+        positions = to_device(torch.tensor(self._positions_of(prompts)))
+        return self._forward(tokens, features, slots, positions, few_shapes=False)
 
-    def _forward(self, tokens: Tensor, features: Tensor, slots: Tensor, positions: Tensor) -> Tensor:
-        states = self._decoder.prefill(tokens, features, slots, self._kv_cache)
+    def _forward(
+        self, tokens: Tensor, features: Tensor, slots: Tensor, positions: Tensor, *, few_shapes: bool
+    ) -> Tensor:
+        states = self._decoder.prefill(tokens, features, slots, self._kv_cache, few_shapes=few_shapes)
         n_windows, n_tokens, n_state = states.shape
         rows = positions + torch.arange(n_windows, device=tokens.device) * n_tokens
         at_start, at_end = self._decoder.logits(states.view(-1, n_state)[rows.flatten()]).chunk(2)
@@ -78,3 +87,7 @@ class GpuPrefill:
 
     def _positions_of(self, prompts: Sequence[list[int]]) -> list[list[int]]:
         return [[prompt.index(self._sot) for prompt in prompts], [len(prompt) - 1 for prompt in prompts]]
+
+
+def parts_of(indices: list[int], size: int) -> list[list[int]]:
+    return [indices[first : first + size] for first in range(0, len(indices), size)]

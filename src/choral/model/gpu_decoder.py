@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -77,20 +78,27 @@ class GpuDecoderBlock:
         ).flatten(1)  # fmt: skip
 
     def prefill(
-        self, x: Tensor, pending_bias: Tensor | None, layer: int, features: Features, slots: Tensor, cache: GpuKVCache
+        self,
+        x: Tensor,
+        pending_bias: Tensor | None,
+        layer: int,
+        features: Features,
+        slots: Tensor,
+        cache: GpuKVCache,
+        attend: Callable[..., Tensor],
     ) -> Tensor:
         """Whole prompts: x is [windows * tokens, state]. Writes self- and cross-attention K/V to the slots."""
         n_windows = len(slots)
         qkv = self.qkv(add_and_norm(x, pending_bias, self.attn_ln.weight, self.attn_ln.bias))
         q, k, v = qkv.view(n_windows, -1, 3, self.n_head, x.shape[1] // self.n_head).permute(2, 0, 3, 1, 4)
         cache.keys[layer, slots, :, : k.shape[2]], cache.values[layer, slots, :, : k.shape[2]] = k, v
-        pending_bias = self.out(x, attention(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
+        pending_bias = self.out(x, attend(q, k, v, causal=True).transpose(1, 2).reshape(x.shape))
         query = self.cross_query(add_and_norm(x, pending_bias, self.cross_ln.weight, self.cross_ln.bias))
         projected = self.cross_kv(features).view(n_windows, cache.cross_keys.shape[3], -1)
         write_cross_kv(projected, cache.cross_keys[layer], cache.cross_values[layer], slots, *cache.scales(layer))
         q = query.view(n_windows, -1, self.n_head, x.shape[1] // self.n_head).transpose(1, 2)
         k, v = projected.view(n_windows, -1, 2, self.n_head, q.shape[-1]).permute(2, 0, 3, 1, 4)
-        return self._mlp(x, self.cross_out(x, attention(q, k, v).transpose(1, 2).reshape(x.shape)))
+        return self._mlp(x, self.cross_out(x, attend(q, k, v).transpose(1, 2).reshape(x.shape)))
 
     def _mlp(self, x: Tensor, pending_bias: Tensor) -> Tensor:
         normed = add_and_norm(x, pending_bias, self.mlp_ln.weight, self.mlp_ln.bias)
@@ -130,13 +138,16 @@ class GpuDecoder:
             return norm_linear(x, self.gemv_logits, dtype=torch.float32)[:, : self.n_tokens]
         return self.logits(self._last_norm(x, pending_bias))
 
-    def prefill(self, tokens: Tensor, features: Tensor, slots: Tensor, cache: GpuKVCache) -> Tensor:
+    def prefill(
+        self, tokens: Tensor, features: Tensor, slots: Tensor, cache: GpuKVCache, *, few_shapes: bool
+    ) -> Tensor:
         """The states [windows, n, state] of prompts [windows, n], whose K/V it writes to the slots."""
+        attend = partial(attention, few_shapes=few_shapes)
         x = (self.embedding[tokens] + self.positions[: tokens.shape[1]]).flatten(0, 1)
         audio = quantize_rows(features.flatten(0, 1)) if self._is_fp8 else features.flatten(0, 1)
         pending_bias: Tensor | None = None
         for layer, block in enumerate(self.blocks):
-            pending_bias = block.prefill(x, pending_bias, layer, audio, slots, cache)
+            pending_bias = block.prefill(x, pending_bias, layer, audio, slots, cache, attend)
         return self._last_norm(x, pending_bias).view(*tokens.shape, -1)
 
     def _last_norm(self, x: Tensor, pending_bias: Tensor | None) -> Tensor:

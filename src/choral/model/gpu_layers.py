@@ -14,13 +14,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from choral.kernels.fp8 import Fp8Rows, quantize_rows
 
-# In order of preference: cuDNN is the fastest where it is supported; float32 runs on the last two.
-BACKENDS = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
+# In order of preference; float32 runs on the last two. cuDNN is the fastest where it is supported, but it takes
+# milliseconds to plan for each new shape: it is for shapes that come again and again.
+ANY_SHAPE_BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
+FEW_SHAPES_BACKENDS = (SDPBackend.CUDNN_ATTENTION, *ANY_SHAPE_BACKENDS)
 
 
 def make_contiguous(network: nn.Module) -> None:
@@ -87,9 +84,9 @@ class Fp8Linear:
         )  # fmt: skip
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, few_shapes: bool = True) -> Tensor:
     """[n, heads, positions, head_dim] each, with any strides."""
-    with sdpa_kernel(BACKENDS, set_priority=True):
+    with sdpa_kernel(list(FEW_SHAPES_BACKENDS if few_shapes else ANY_SHAPE_BACKENDS), set_priority=True):
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
 
 
