@@ -17,11 +17,12 @@ from pathlib import Path
 from queue import SimpleQueue
 
 from choral.api import Model
+from choral.audio.constants import SAMPLE_RATE
 from choral.bench import process_tree
 from choral.bench.clips import AudioClip, join_clips, noisy
 from choral.bench.gpu_load import LONG_TOKENS, SATURATED_WINDOWS, GpuLoadGenerator
 from choral.bench.random_model import random_checkpoint, random_engine
-from choral.bench.synthetic_audio import AUDIO_FORMATS, write_samples
+from choral.bench.synthetic_audio import AUDIO_FORMATS, FileFormat, write_samples
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.longform.transcriber import Transcriber
@@ -31,7 +32,8 @@ from choral.serving.runtime import Runtime
 from choral.serving.runtime_plan import n_usable_cores
 from choral.types import TranscribeOptions
 
-MP3 = AUDIO_FORMATS[0]
+STEREO_MP3 = AUDIO_FORMATS[0]  # 44.1 kHz: decoding takes three times as long
+MONO_MP3 = FileFormat("mp3", "mp3", "libmp3lame", SAMPLE_RATE, "mono")
 
 
 @dataclass(frozen=True)
@@ -51,19 +53,21 @@ class FilesResult:
         return self.audio_s / self.wall_s
 
 
-def write_files(clips: Sequence[AudioClip], folder: Path, n_files: int, seconds: float) -> list[Path]:
+def write_files(
+    clips: Sequence[AudioClip], folder: Path, n_files: int, seconds: float, form: FileFormat = MONO_MP3
+) -> list[Path]:
     """Encoded in processes: libmp3lame is slower than everything that is measured here."""
     folder.mkdir(parents=True, exist_ok=True)
-    paths = [folder / f"{index:04d}.{MP3.suffix}" for index in range(n_files)]
-    write = partial(write_file, clips, seconds)
+    paths = [folder / f"{index:04d}.{form.suffix}" for index in range(n_files)]
+    write = partial(write_file, clips, seconds, form)
     with ProcessPoolExecutor(n_usable_cores(), multiprocessing.get_context("spawn")) as pool:
         return list(pool.map(write, paths, range(n_files)))
 
 
-def write_file(clips: Sequence[AudioClip], seconds: float, path: Path, index: int) -> Path:
+def write_file(clips: Sequence[AudioClip], seconds: float, form: FileFormat, path: Path, index: int) -> Path:
     first = index % len(clips)
     joined = join_clips([*clips[first:], *clips[:first]], seconds)
-    write_samples(path, MP3, noisy(joined.samples, (index,)))
+    write_samples(path, form, noisy(joined.samples, (index,)))
     return path
 
 

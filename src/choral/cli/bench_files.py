@@ -43,6 +43,9 @@ def add_arguments(parser: Parser) -> None:
         "--minutes", type=int, default=MINUTES, metavar="N", help=describe("length of each file", str(MINUTES))
     )
     parser.add_argument(
+        "--stereo", action="store_true", help="files of 44.1 kHz in stereo; otherwise of 16 kHz in mono"
+    )
+    parser.add_argument(
         "--random-weights", choices=SHAPES, metavar="SHAPE", help=f"random weights, as {', '.join(SHAPES)}"
     )
     add_quiet(parser)
@@ -61,7 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     clips = find_short_clips(arguments.folder, arguments.quiet)
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder, closing(open_model(arguments)) as model:
         log(f"writing {max(counts)} files of {arguments.minutes} minutes")
-        paths = files_load.write_files(clips, Path(folder), max(counts), 60.0 * arguments.minutes)
+        form = files_load.STEREO_MP3 if arguments.stereo else files_load.MONO_MP3
+        paths = files_load.write_files(clips, Path(folder), max(counts), 60.0 * arguments.minutes, form)
         options = TranscribeOptions(mode="batched", language="en")
         engine_rate = None
         if arguments.random_weights:
@@ -82,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
         "compute_type": model.compute_type,
         "plan": plan,
         "minutes": arguments.minutes,
+        "stereo": arguments.stereo,
         "engine_windows_per_s": engine_rate,
         "results": results,
     }
