@@ -10,12 +10,31 @@ from choral.server.realtime.session_registry import FairSemaphore
 
 def test_slots_are_passed_on_in_the_order_of_arrival() -> None:
     """A thread that releases a slot and wants it again has to wait for those that came before."""
-    slots, n_active, peak, handled = FairSemaphore(2), 0, 0, dict.fromkeys(range(6), 0)
-    lock, stop = threading.Lock(), threading.Event()
+    slots, served = FairSemaphore(1), list[int]()
 
-    def handle_messages(name: int) -> None:
+    def handle_message(name: int) -> None:
+        with slots:
+            served.append(name)
+
+    threads = [threading.Thread(target=handle_message, args=(name,)) for name in range(6)]
+    with slots:
+        for n_waiting, thread in enumerate(threads, 1):
+            thread.start()
+            while len(slots._waiting) < n_waiting:
+                time.sleep(0.001)
+    handle_message(6)
+    for thread in threads:
+        thread.join()
+    assert served == list(range(7))
+
+
+def test_no_more_slots_are_taken_than_there_are() -> None:
+    slots, n_active, peak = FairSemaphore(2), 0, 0
+    lock = threading.Lock()
+
+    def handle_messages() -> None:
         nonlocal n_active, peak
-        while not stop.is_set():
+        for _ in range(50):
             with slots:
                 with lock:
                     n_active += 1
@@ -23,16 +42,12 @@ def test_slots_are_passed_on_in_the_order_of_arrival() -> None:
                 time.sleep(0.001)
                 with lock:
                     n_active -= 1
-                handled[name] += 1
 
-    threads = [threading.Thread(target=handle_messages, args=(name,)) for name in handled]
+    threads = [threading.Thread(target=handle_messages) for _ in range(6)]
     for thread in threads:
         thread.start()
-    time.sleep(0.5)
-    stop.set()
     for thread in threads:
         thread.join()
     assert peak == 2
-    assert max(handled.values()) - min(handled.values()) <= 3, handled
     with slots, slots:  # both are free again
         pass
