@@ -24,8 +24,8 @@ from choral.bench.report import json_line, verdict
 from choral.bench.synthetic_audio import AUDIO_FORMATS, write_synthetic
 from choral.cli.arguments import Parser
 from choral.cli.console import write_stdout
+from choral.common.processor import n_usable_cores
 from choral.errors import AudioError
-from choral.serving.runtime_plan import n_usable_cores
 from support.script import run_script
 
 SYNTHETIC_S = 600

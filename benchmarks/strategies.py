@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import os
 import statistics
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +27,7 @@ from choral.cli.arguments import Parser, describe
 from choral.cli.bench import add_folder, find_audio, pick_device, progress, require_counts, resolve_model
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import engine_settings
+from choral.common.processor import default_threads
 from choral.errors import MissingDependency, UsageError
 from choral.model.languages import to_code
 from choral.storage import storage_errors
@@ -213,7 +213,7 @@ def make_settings(arguments: argparse.Namespace) -> StrategySettings:
         model=resolve_model(arguments.model, device, arguments.quiet),
         device=device,
         compute_type=default_type if settings.compute_type == "auto" else settings.compute_type,
-        threads=settings.threads or os.cpu_count() or 1,
+        threads=settings.threads or default_threads(),
         engines=("torch", "ctranslate2") if settings.engine == "auto" else (settings.engine,),
         n_callers=arguments.callers,
     )

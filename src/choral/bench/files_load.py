@@ -23,13 +23,13 @@ from choral.bench.clips import AudioClip, join_clips, noisy
 from choral.bench.gpu_load import LONG_TOKENS, SATURATED_WINDOWS, GpuLoadGenerator
 from choral.bench.random_model import random_checkpoint, random_engine
 from choral.bench.synthetic_audio import AUDIO_FORMATS, FileFormat, write_samples
+from choral.common.processor import n_usable_cores
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.longform.transcriber import Transcriber
 from choral.model.tokenizer import Tokenizer
 from choral.serving.request_events import RequestEvent, RequestFailed, RequestFinished, SegmentReady, TranscribeRequest
 from choral.serving.runtime import Runtime
-from choral.serving.runtime_plan import n_usable_cores
 from choral.types import TranscribeOptions
 
 STEREO_MP3 = AUDIO_FORMATS[0]  # 44.1 kHz: decoding takes three times as long

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -14,6 +13,7 @@ from choral.cli.arguments import Parser, describe
 from choral.cli.bench import add_folder, add_quiet, find_clips, pick_device, progress, require_counts, resolve_model
 from choral.cli.console import write_stdout
 from choral.cli.shared_flags import add_machine_flags, engine_settings
+from choral.common.processor import default_threads
 
 if TYPE_CHECKING:
     from choral.bench.clips import AudioClip
@@ -124,7 +124,7 @@ def make_setup(arguments: argparse.Namespace) -> PeerSetup:
     return PeerSetup(
         model=resolve_model(arguments.model, device, arguments.quiet),
         device=device,
-        threads=settings.threads or os.cpu_count() or 1,
+        threads=settings.threads or default_threads(),
         compute_types=default_types if settings.compute_type == "auto" else (settings.compute_type,),
         engines=("torch", "ctranslate2") if settings.engine == "auto" else (settings.engine,),
         n_callers=arguments.callers,

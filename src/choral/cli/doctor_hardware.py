@@ -17,10 +17,10 @@ from pathlib import Path
 
 from choral.bench.report import this_machine
 from choral.cli.doctor_findings import Finding, Section, State, first_line
+from choral.common.processor import n_usable_cores
 from choral.common.sizes import format_size
 from choral.errors import StorageError
 from choral.model.store import ModelStore
-from choral.serving.runtime_plan import n_usable_cores
 from choral.storage import cache_root
 
 MIN_FREE_MEMORY_BYTES = 1_000_000_000  # enough for a small model and its working memory

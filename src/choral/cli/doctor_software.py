@@ -211,7 +211,8 @@ def runtime_finding(engine: Finding) -> Finding:
 
 def service_finding(engine: Finding) -> Finding:
     """Where a server runs requests, and its engine."""
-    from choral.serving.runtime_plan import n_usable_cores, needs_engine_process, plan_service
+    from choral.common.processor import n_usable_cores
+    from choral.serving.runtime_plan import needs_engine_process, plan_service
 
     is_on_gpu = "torch" in engine.text and "cuda" in engine.text
     plan = plan_service(n_usable_cores(), has_engine_process=needs_engine_process(is_on_gpu=is_on_gpu))

@@ -8,7 +8,6 @@ model, because its random numbers can be seeded only once.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -19,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 from choral.audio.constants import FRAMES_PER_SECOND, WINDOW_FRAMES
+from choral.common.malloc import keep_large_blocks
+from choral.common.processor import default_threads
 from choral.config import EngineSettings
 from choral.engine.capacity import free_memory, plan_capacity
 from choral.engine.decoding import finished, initial_tokens, nan_failure, require_tokens, window_seed
@@ -89,13 +90,15 @@ class Ct2Runner:
         kind, index = pick_device(settings.device)
         self.device = kind if kind == "cpu" else f"{kind}:{index}"
         self.compute_type = pick_compute_type(settings.compute_type, kind)
+        if kind == "cpu":
+            keep_large_blocks()
         self._load: Callable[[], Any] = partial(
             ctranslate2.models.Whisper,
             str(ctranslate2_folder(checkpoint)),
             device=kind,
             device_index=index,
             compute_type=self.compute_type,
-            intra_threads=settings.threads or os.cpu_count() or 1,
+            intra_threads=settings.threads or default_threads(),
         )
         self._model = self._load()
         self.capacity = plan_capacity(

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from queue import Empty, SimpleQueue
 from traceback import clear_frames
 
+from choral.common.malloc import trim_malloc
 from choral.engine.capacity import Capacity
 from choral.engine.decoding import device_failed
 from choral.engine.encoder_cache import EncoderCache
@@ -141,6 +142,7 @@ class EngineLoop:
                 self.fail(task, EngineClosed("the model was closed before this was done"))
         self.cache.clear()
         del self.runner  # and its weights
+        trim_malloc()
 
     def check_integrity(self) -> None:
         now_s = time.perf_counter()

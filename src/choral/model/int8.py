@@ -50,23 +50,26 @@ def _to_bf16(parent: nn.Module) -> None:
             setattr(parent, name, Bf16Linear(child))
 
 
-class Bf16Linear(nn.Linear):
-    """Multiplies in bfloat16; input and output are float32, so that residual sums and norms keep their precision."""
+class Bf16Linear(nn.Module):
+    """Multiplies in bfloat16; input and output are float32, so that residual sums and norms keep their precision.
+
+    The weights are packed once: otherwise oneDNN packs them at every call, which for few rows is most of the time.
+    """
 
     def __init__(self, plain: nn.Linear) -> None:
-        nn.Module.__init__(self)
-        self.in_features, self.out_features = plain.in_features, plain.out_features
-        # A checkpoint may store its weights transposed, and each call would transpose them again.
-        self.weight = nn.Parameter(plain.weight.bfloat16().contiguous(), requires_grad=False)
-        bias = None if plain.bias is None else nn.Parameter(plain.bias.bfloat16(), requires_grad=False)
-        self.register_parameter("bias", bias)
+        super().__init__()
+        self.in_features = plain.in_features
+        # A checkpoint may store its weights transposed, and the packing ignores strides.
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(plain.weight.bfloat16().contiguous())
+        self.bias = None if plain.bias is None else plain.bias.bfloat16()
 
     def forward(self, x: Tensor) -> Tensor:
         rows = x.bfloat16().view(-1, self.in_features)
         if len(rows) == 1:  # a matrix-vector product rounds differently: a row's result must not depend on the batch
             rows = rows.expand(2, -1)
-        product = F.linear(rows, self.weight, self.bias).float()
-        return product[: x.numel() // self.in_features].view(*x.shape[:-1], -1)
+        product = torch.ops.mkldnn._linear_pointwise(rows, self.packed, self.bias, "none", [], "").float()
+        result: Tensor = product[: x.numel() // self.in_features].view(*x.shape[:-1], -1)
+        return result
 
 
 def quantize_rows(rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -150,7 +150,10 @@ class TextDecoder(nn.Module):
 
     def __init__(self, dims: ModelDims) -> None:
         super().__init__()
-        self.token_embedding = nn.Embedding(dims.n_vocab, dims.n_text_state)
+        # Without initial values: on the meta device, drawing them imports all of torch's compiler, for a second.
+        self.token_embedding = nn.Embedding(
+            dims.n_vocab, dims.n_text_state, _weight=torch.empty(dims.n_vocab, dims.n_text_state)
+        )
         self.positional_embedding = nn.Parameter(torch.empty(dims.n_text_ctx, dims.n_text_state))
         blocks = [DecoderBlock(dims.n_text_state, dims.n_text_head) for _ in range(dims.n_text_layer)]
         self.blocks = nn.ModuleList(blocks)  # type: ignore[assignment]  # it is a sequence of them

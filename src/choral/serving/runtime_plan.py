@@ -6,9 +6,10 @@ that. Processes cost about a second to start, and memory, so they must have some
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import dataclass
+
+from choral.common.processor import n_usable_cores
 
 MIN_INPUTS = 2
 MIN_CORES = 4  # one is the engine's
@@ -55,9 +56,3 @@ def plan_service(n_processes: int, *, has_engine_process: bool = False) -> Runti
 def needs_engine_process(*, is_on_gpu: bool) -> bool:
     """Of a server: its event loop would share a Python process with an engine that is fast enough to suffer from it."""
     return is_on_gpu and sys.platform == "linux"
-
-
-def n_usable_cores() -> int:
-    """The CPU cores this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1

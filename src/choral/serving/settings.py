@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from choral.common.processor import n_usable_cores
 from choral.errors import UsageError
-from choral.serving.runtime_plan import n_usable_cores
 from choral.types import option
 from choral.validation import check_fields
 

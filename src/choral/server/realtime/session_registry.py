@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -11,6 +10,7 @@ from contextlib import contextmanager
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from choral.common.processor import n_usable_cores
 from choral.server.admission import AdmissionControl
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30)
@@ -73,7 +73,7 @@ class SessionRegistry:
         self.admission = AdmissionControl(max_sessions, "realtime sessions")
         self.metrics = RealtimeMetrics(registry)
         # Few sessions handle a message at a time: many busy threads would keep the event loop from the GIL.
-        self.handler_slots = FairSemaphore(max(MIN_HANDLERS, min(MAX_HANDLERS, os.cpu_count() or 1)))
+        self.handler_slots = FairSemaphore(max(MIN_HANDLERS, min(MAX_HANDLERS, n_usable_cores())))
         self._drains: set[Drain] = set()
         self._session_closed = asyncio.Event()
 

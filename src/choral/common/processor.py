@@ -1,0 +1,32 @@
+"""The processor: how many of its cores this process may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+_TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+
+
+def n_usable_cores() -> int:
+    """The CPU cores this process may use; two hardware threads of a core count as two."""
+    return len(_affinity()) or os.cpu_count() or 1
+
+
+def n_physical_cores() -> int:
+    """The same, with the hardware threads of a core counted once: for arithmetic they share its units."""
+    try:
+        return len({Path(_TOPOLOGY.format(cpu)).read_text() for cpu in _affinity()}) or n_usable_cores()
+    except OSError:
+        return n_usable_cores()
+
+
+def default_threads() -> int:
+    """For arithmetic: what OMP_NUM_THREADS says, or one for each core."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() and int(first) else n_physical_cores()
+
+
+def _affinity() -> set[int]:
+    affinity = getattr(os, "sched_getaffinity", None)
+    return set(affinity(0)) if affinity else set()
