@@ -7,12 +7,12 @@ from typing import Any
 
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.job_queue import PRIORITIES, JobQueue
+from choral.jobs.queue_store import Delivery
 from choral.jobs.record import JobRecord, WebhookAttempt, WorkerStatus
 from choral.jobs.redis_connection import connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import AudioRef, JobRequest
-from choral.jobs.webhook_delivery import Delivery
-from choral.jobs.worker_queue import WorkerQueue
+from choral.jobs.worker_queue import StreamEntry, WorkerQueue
 from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
 
 SEGMENT = Segment(0, 0, 0.0, 2.5, " Äther.", (1, 2), 0.0, -0.25, 1.1, 0.01, (Word(" Äther.", 0.1, 0.5, 0.75),))
@@ -66,6 +66,11 @@ class QueueScenario:
         """A waiting job, or one of another worker."""
         entries = await queue.read(PRIORITIES, 1) or await queue.claim("interactive", 1, 0.0)
         return await queue.start(entries[0], 2)
+
+    async def start_entry(self, queue: WorkerQueue, entry: StreamEntry) -> ActiveJob:
+        started = await queue.start(entry, 2)
+        assert isinstance(started, ActiveJob), started
+        return started
 
     async def record(self, job_id: str = "job") -> JobRecord:
         found = (await self.jobs.records([job_id]))[0]

@@ -306,7 +306,8 @@ def test_a_job_that_ends_the_engine_is_dead_after_two_workers(
             Runtime.for_service(broken.transcriber, settings, 1) as runtime,
         ):
             broken._engine._loop.scheduler.update = break_loop  # type: ignore[attr-defined]
-            with pytest.raises(choral.errors.EngineClosed), running_worker(redis_url, broken, runtime) as live:
+            worker = running_worker(redis_url, broken, runtime, max_crashes=2)
+            with pytest.raises(choral.errors.EngineClosed), worker as live:
                 live.join()
         record = client.show(job_id)
         assert (record.state, record.crashes) == (state, crashes)

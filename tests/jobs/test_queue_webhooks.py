@@ -6,8 +6,8 @@ import asyncio
 import time
 
 from choral.errors import FetchFailed, NotAudio
+from choral.jobs.queue_store import Delivery
 from choral.jobs.record import WebhookAttempt
-from choral.jobs.webhook_delivery import Delivery
 from queue_scenario import CALLBACK, DELIVERED, STATUS, TRANSCRIPT, QueueScenario, RunScenario
 
 

@@ -20,7 +20,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 
 import choral
 from choral.errors import UsageError
-from choral.jobs import Client, webhook_delivery
+from choral.jobs import Client, webhook_delivery, worker_queue
 from choral.jobs.record import JobRecord
 from choral.jobs.webhook_delivery import sign, signing_key, webhook_body, webhook_id
 from choral.serving.runtime import Runtime
@@ -231,17 +231,20 @@ def test_a_webhook_of_a_damaged_record_fails_alone(
     client: Client, redis_url: str, model: choral.Model, runtime: Runtime
 ) -> None:
     with receive_webhooks() as receiver, library.Redis.from_url(redis_url) as plain:
-        damaged, gone = (client.submit(b"not audio", callback=receiver.url) for _ in range(2))
-        client.cancel(damaged)
-        client.cancel(gone)
+        damaged, gone, odd = (client.submit(b"not audio", callback=receiver.url) for _ in range(3))
+        for job_id in (damaged, gone, odd):
+            client.cancel(job_id)
         plain.hset(f"{{choral}}:job:{damaged}", "timings", "[1]")
         plain.delete(f"{{choral}}:job:{gone}")
         plain.set(f"{{choral}}:job:{gone}", "not a hash")
+        request = json.loads(client.show(odd).request.to_json()) | {"callback": None}  # only the hash has it
+        plain.hset(f"{{choral}}:job:{odd}", "request", json.dumps(request))
         client.submit(b"not audio", callback=receiver.url)
         with running_worker(redis_url, model, runtime, is_burst=True) as worker:
             worker.join()
         assert len(receiver.received) == 1
-        assert plain.hget(f"{{choral}}:job:{damaged}", "webhook") == b"failed"
+        for job_id in (damaged, odd):
+            assert plain.hget(f"{{choral}}:job:{job_id}", "webhook") == b"failed"
 
 
 def test_a_host_gets_a_share_of_the_concurrent_sends(
@@ -249,7 +252,7 @@ def test_a_host_gets_a_share_of_the_concurrent_sends(
 ) -> None:
     monkeypatch.setattr(webhook_delivery, "MAX_PER_HOST", 2)
     monkeypatch.setattr(webhook_delivery, "MAX_CONCURRENT", 4)
-    monkeypatch.setattr(webhook_delivery, "POSTPONE_S", 0.1)
+    monkeypatch.setattr(worker_queue, "POSTPONE_S", 0.1)
     with receive_webhooks() as slow, receive_webhooks() as good:
         slow.delay_s = 3.0
         for _ in range(6):

@@ -117,8 +117,8 @@ def test_a_requeued_job_counts_no_attempt(run_scenario: RunScenario) -> None:
     async def steps(scenario: QueueScenario) -> None:
         await scenario.submit()
         job = await scenario.start(scenario.one)
-        assert await scenario.one.requeue(job.id, job.entry_id) == "stored"
-        assert await scenario.one.requeue(job.id, job.entry_id) == "rejected"
+        assert await scenario.one.requeue(job) == "stored"
+        assert await scenario.one.requeue(job) == "rejected"
         job = await scenario.start(scenario.two)
         assert (job.attempts, job.crashes) == (1, 0)
 
@@ -159,12 +159,12 @@ def test_a_job_that_kills_the_engine_is_dead_after_the_second_time(run_scenario:
     async def steps(scenario: QueueScenario) -> None:
         await scenario.submit()
         job = await scenario.start(scenario.one)
-        assert await scenario.one.requeue(job.id, job.entry_id, max_crashes=2) == "stored"
+        assert await scenario.one.requeue(job, max_crashes=2) == "stored"
         record = await scenario.record()
         assert (record.state, record.attempts, record.crashes) == ("queued", 1, 1)
         job = await scenario.start(scenario.two)
         assert (job.attempts, job.crashes) == (2, 1)
-        assert await scenario.two.requeue(job.id, job.entry_id, max_crashes=2) == "dead"
+        assert await scenario.two.requeue(job, max_crashes=2) == "dead"
         record = await scenario.record()
         assert (record.state, record.error_kind, record.crashes) == ("dead", "WorkerCrashed", 2)
         assert await scenario.n_entries() == 0

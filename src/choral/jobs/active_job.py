@@ -1,4 +1,4 @@
-"""A job that a worker is running: its request, its progress, and the events that abort it."""
+"""A job that this process is running: its request, its progress, and the events that abort it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import Literal, TypeVar
 
 from choral.jobs.record import Phase, Timings
 from choral.jobs.request import JobRequest
+from choral.types import Segment
 
-# cancel: requested by a client; lease_lost: another worker has claimed the job; drain: this worker is stopping;
-# engine_failed: the engine ended while it ran the job.
+# cancel: requested by a client; lease_lost: another worker has claimed the job; drain: this process is stopping, or
+# has no capacity for it; engine_failed: the engine ended while it ran the job.
 AbortReason = Literal["cancel", "lease_lost", "drain", "engine_failed"]
 T = TypeVar("T")
 
@@ -22,20 +23,21 @@ class JobAborted(Exception):
 
 @dataclass(eq=False)
 class ActiveJob:
-    """Modified only in the worker's event loop."""
+    """Modified only in the event loop."""
 
     request: JobRequest
     audio: bytes  # of an inline job; dropped once it is prepared
     attempts: int  # including this one
     queued_s: float
     crashes: int = 0
-    entry_id: str = ""
+    entry_id: str = ""  # in the stream of Redis
     phase: Phase = "prep"
     done_s: float = 0.0
     duration_s: float | None = None
     fetch_s: float | None = None
     decode_s: float | None = None
     engine_s: float | None = None
+    segments: list[Segment] = field(default_factory=list)  # the final ones so far, where they are wanted
     abort_reason: AbortReason | None = None
     aborted: asyncio.Event = field(default_factory=asyncio.Event)
 

@@ -56,6 +56,18 @@ class BatchFormer:
         self._size, self._wait_s, self._metrics = size, wait_s, metrics
         self._open: JobBatch | None = None
         self._n_batches = 0
+        self._batch_of: dict[str, JobBatch] = {}  # by the id of a job that has entered and not left
+
+    def enter(self, job: ActiveJob) -> None:
+        """The job's audio is ready."""
+        self._batch_of[job.id] = batch = self.join(job)
+        batch.enter_engine()
+
+    def leave(self, job: ActiveJob, has_succeeded: bool) -> None:
+        batch = self._batch_of.pop(job.id, None) or self.join(job)
+        batch.leave(has_succeeded=has_succeeded)
+        if has_succeeded:
+            self._metrics.audio_s.inc(job.duration_s or 0.0)
 
     def join(self, job: ActiveJob) -> JobBatch:
         """Add a job whose audio is ready, or could not be used."""

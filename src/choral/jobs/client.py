@@ -21,7 +21,8 @@ from typing import Any, BinaryIO, TypeVar
 from choral.errors import JobNotFound, JobNotReady, JobTimeout, QueueFull, RedisUnavailable, UsageError
 from choral.jobs.event_watcher import EventWatcher
 from choral.jobs.job_queue import JobQueue, QueueCounts
-from choral.jobs.record import ENDED, JobRecord, WorkerStatus, job_not_found, transcript_from_json
+from choral.jobs.job_states import ENDED
+from choral.jobs.record import JobRecord, WorkerStatus, job_not_found, transcript_from_json
 from choral.jobs.redis_connection import (
     RedisError,
     ResponseError,

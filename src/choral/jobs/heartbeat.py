@@ -18,7 +18,7 @@ from choral.common.aio import run_in_thread
 from choral.common.malloc import trim_malloc
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.metrics import WorkerMetrics
-from choral.jobs.outcome_writer import WorkerTotals
+from choral.jobs.outcome_writer import JobTotals
 from choral.jobs.record import WorkerStatus
 from choral.jobs.redis_retry import RedisRetry
 from choral.jobs.worker_queue import WorkerQueue
@@ -41,7 +41,7 @@ class Heartbeat:
         model: Model,
         runtime: Runtime,
         active: Mapping[str, ActiveJob],
-        totals: WorkerTotals,
+        totals: JobTotals,
         metrics: WorkerMetrics,
     ) -> None:
         self._queue, self._retry, self._model, self._runtime = queue, retry, model, runtime

@@ -14,13 +14,13 @@ from choral.errors import UsageError
 from choral.jobs.active_job import ActiveJob
 from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.job_queue import PRIORITIES
+from choral.jobs.job_states import MAX_INTERACTIVE_IN_A_ROW
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.redis_retry import RedisRetry
 from choral.jobs.settings import WorkerSettings
 from choral.jobs.worker_queue import StreamEntry, WorkerQueue
 
 log = logging.getLogger("choral.jobs")
-MAX_INTERACTIVE_IN_A_ROW = 4  # then one batch job, if any waits
 MAX_CLAIM_INTERVAL_S = 15.0
 FIRST_DEFERRAL_S, MAX_DEFERRAL_S = 2.0, 60.0  # of a job by URL while every place for downloads is taken
 
@@ -53,7 +53,7 @@ class JobFetcher:
     async def requeue_received(self) -> None:
         """Put back entries that were received and not started."""
         while self._received:
-            await self._queue.requeue(self._received[0].job_id, self._received[0].id)
+            await self._queue.requeue_entry(self._received[0])
             del self._received[0]
 
     async def _receive(self, n_max: int, wait_s: float) -> None:

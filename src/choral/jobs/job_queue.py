@@ -13,10 +13,11 @@ from typing import Any, get_args
 
 from choral.errors import UsageError
 from choral.jobs import scripts
+from choral.jobs.job_states import DAY_S
 from choral.jobs.record import FIELDS, JobRecord, WorkerStatus, read_record
 from choral.jobs.redis_connection import Redis, RedisError, ResponseError, damage_errors, is_damaged_record
 from choral.jobs.redis_keys import GROUP, RedisKeys
-from choral.jobs.request import DAY_S, JobRequest
+from choral.jobs.request import JobRequest
 from choral.jobs.scripts import Script
 from choral.types import Priority
 

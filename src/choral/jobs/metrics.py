@@ -1,4 +1,4 @@
-"""Prometheus metrics of a worker, with an optional HTTP endpoint."""
+"""Prometheus metrics of jobs, for workers and for the server's own queue, and a worker's optional HTTP endpoint."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from choral.errors import MissingDependency, UsageError
+from choral.jobs.job_states import ENDED, State
 from choral.jobs.record import Timings
 
 try:
@@ -17,10 +18,14 @@ PHASE_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200)
 BATCH_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-class WorkerMetrics:
-    def __init__(self) -> None:
-        self.registry = registry = CollectorRegistry()
-        self._jobs = Counter("choral_jobs", "jobs that ended, by state", ["state"], registry=registry)
+class JobMetrics:
+    """Of the jobs that a process runs, whichever store they are in."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.registry = registry
+        self._jobs = Counter("choral_jobs", "jobs that ended in this process, by state", ["state"], registry=registry)
+        for state in ENDED:
+            self._jobs.labels(state)
         self._phases = Histogram(
             "choral_job_phase_seconds",
             "seconds of each phase of a job",
@@ -28,14 +33,31 @@ class WorkerMetrics:
             buckets=PHASE_BUCKETS_S,
             registry=registry,
         )
-        self.batch_sizes = Histogram("choral_batch_jobs", "jobs in a batch", buckets=BATCH_BUCKETS, registry=registry)
-        self.audio_s = Counter("choral_audio_seconds", "seconds of audio transcribed", registry=registry)
         self.retries = Counter("choral_job_retries", "failed attempts that are retried", registry=registry)
-        self.dead_letters = Counter("choral_dead_letters", "jobs put on the dead-letter list", registry=registry)
-        self.claims = Counter("choral_claims", "jobs taken over from workers that are gone", registry=registry)
         self.webhooks = Counter(
             "choral_webhooks", "attempts to deliver a webhook, by outcome", ["outcome"], registry=registry
         )
+        self.queue = Gauge(
+            "choral_queue_jobs", "jobs waiting in the queue, by priority", ["priority"], registry=registry
+        )
+
+    def count_end(self, state: State, timings: Timings | None = None) -> None:
+        self._jobs.labels(state).inc()
+        if timings is not None:
+            for phase in ("queued", "fetch", "decode", "engine"):
+                phase_s = getattr(timings, f"{phase}_s")
+                if phase_s is not None:
+                    self._phases.labels(phase).observe(phase_s)
+
+
+class WorkerMetrics(JobMetrics):
+    def __init__(self) -> None:
+        registry = CollectorRegistry()
+        super().__init__(registry)
+        self.batch_sizes = Histogram("choral_batch_jobs", "jobs in a batch", buckets=BATCH_BUCKETS, registry=registry)
+        self.audio_s = Counter("choral_audio_seconds", "seconds of audio transcribed", registry=registry)
+        self._dead_letters = Counter("choral_dead_letters", "jobs put on the dead-letter list", registry=registry)
+        self.claims = Counter("choral_claims", "jobs taken over from workers that are gone", registry=registry)
         self.held = Gauge(
             "choral_jobs_held", "jobs that this worker is running, by phase", ["phase"], registry=registry
         )
@@ -45,19 +67,11 @@ class WorkerMetrics:
         self.busy_share = Gauge(
             "choral_engine_busy_share", "share of the last minute that the engine was busy", registry=registry
         )
-        self.queue = Gauge(
-            "choral_queue_jobs", "jobs waiting for a worker, by priority", ["priority"], registry=registry
-        )
 
-    def count_end(self, state: str, timings: Timings | None = None) -> None:
-        self._jobs.labels(state).inc()
+    def count_end(self, state: State, timings: Timings | None = None) -> None:
+        super().count_end(state, timings)
         if state == "dead":
-            self.dead_letters.inc()
-        if timings is not None:
-            for phase in ("queued", "fetch", "decode", "engine"):
-                phase_s = getattr(timings, f"{phase}_s")
-                if phase_s is not None:
-                    self._phases.labels(phase).observe(phase_s)
+            self._dead_letters.inc()
 
 
 @contextmanager

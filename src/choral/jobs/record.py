@@ -1,11 +1,6 @@
-"""What Redis stores about jobs and workers: job records, worker statuses, and transcripts as JSON.
+"""What is stored about jobs and workers: job records, worker statuses, and transcripts as JSON.
 
-A record is a hash that only scripts modify. States:
-
-    queued ── running ─┬─ succeeded
-      ↑          │     ├─ failed      an error that a retry would not fix
-      └─ waiting ┘     ├─ dead        every attempt failed, or its workers crashed: on the dead-letter list
-                       └─ cancelled
+A record in Redis is a hash that only scripts modify. The server's own queue keeps the same fields in a table.
 """
 
 from __future__ import annotations
@@ -18,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, UsageError
+from choral.jobs.job_states import ENDED, State
 from choral.jobs.request import JobRequest
 from choral.types import Segment, Transcript, Word
 from choral.validation import check_fields
 
-State = Literal["queued", "running", "waiting", "succeeded", "failed", "dead", "cancelled"]
 Phase = Literal["prep", "engine"]
-ENDED: tuple[State, ...] = ("succeeded", "failed", "dead", "cancelled")
 TRANSCRIPT_VERSION = 1
 MAX_TIME_S = 253_402_300_800  # the year 10000: later times cannot be printed
 Part = TypeVar("Part")
@@ -53,13 +47,13 @@ class JobRecord:
 
     request: JobRequest
     state: State = "queued"
-    created_at: float  # times are Unix seconds by the clock of Redis
+    created_at: float  # times are Unix seconds by the clock of Redis, or of the server that keeps the job
     queued_at: float
     started_at: float | None = None
     ended_at: float | None = None
     due_at: float | None = None  # of the next attempt, while waiting
     attempts: int = 0
-    crashes: int = 0  # runs whose worker crashed or stopped responding
+    crashes: int = 0  # runs whose worker, server or engine crashed or stopped responding
     worker: str | None = None
     phase: Phase | None = None
     done_s: float = 0.0  # of the audio

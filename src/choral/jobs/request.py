@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from choral.errors import UsageError
+from choral.jobs.job_states import DAY_S, KEEP_S
 from choral.remote.urls import MAX_SHOWN_CHARACTERS, redact_url, url_problem
 from choral.types import Priority, TranscribeOptions
 from choral.validation import check_fields
@@ -21,7 +22,6 @@ from choral.validation import check_fields
 VERSION = 1
 UPDATE = "update the older Choral, or submit the job again"
 AudioKind = Literal["url", "path", "inline", "blob"]
-DAY_S = 86_400
 MAX_BRIEF_BYTES = 4096
 LONG_OPTIONS = tuple(field.name for field in dataclasses.fields(TranscribeOptions) if field.metadata.get("max_length"))
 
@@ -43,7 +43,7 @@ class JobRequest:
     options: TranscribeOptions
     priority: Priority = "interactive"
     callback: str | None = None
-    keep_s: int = 7 * DAY_S  # how long record and result are kept after the job has ended
+    keep_s: int = KEEP_S  # how long record and result are kept after the job has ended
 
     def __post_init__(self) -> None:
         require_id(self.id)

@@ -1,7 +1,7 @@
 """The state transitions of a job as Lua scripts, which Redis runs atomically.
 
-Each script in `lua/` is prefixed with the key names and `common.lua`. Redis caches scripts by hash, so the text is sent
-only when Redis does not know it.
+Each script in `lua/` is prefixed with the key names, the constants of `job_states` and `common.lua`. Redis caches
+scripts by hash, so the text is sent only when Redis does not know it.
 
 All but those that add jobs or audio run even when Redis has reached its maxmemory: they end jobs, which frees memory.
 """
@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from choral.jobs.job_states import lua_constants
 from choral.jobs.redis_connection import NoScriptError, Redis
 from choral.jobs.redis_keys import lua_key_names
 
@@ -35,7 +36,8 @@ class Script:
 
 
 def load(name: str, *, allow_oom: bool = True) -> Script:
-    parts = [lua_key_names(), (FOLDER / "common.lua").read_text(), (FOLDER / f"{name}.lua").read_text()]
+    files = [(FOLDER / f"{part}.lua").read_text() for part in ("common", name)]
+    parts = [lua_key_names(), lua_constants(), *files]
     text = "\n".join([ALLOW_OOM, *parts] if allow_oom else parts)
     return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
 

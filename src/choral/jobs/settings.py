@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from choral.errors import UsageError
-from choral.jobs.request import DAY_S
+from choral.jobs.job_states import DAY_S, KEEP_S, MAX_ATTEMPTS, MAX_CRASHES, RETRY_S, WEBHOOK_RETRY_S, WEBHOOK_S
 from choral.types import option
 from choral.validation import check_fields
 
@@ -18,7 +18,7 @@ MAX_BLOB_BYTES = 500 * MIB  # Redis limits a value to 512 MiB
 class ClientSettings:
     namespace: str = option("choral", NAMESPACE_HELP)
     keep_s: int = option(
-        7 * DAY_S, "how long a finished job and its result are kept", metavar="SECONDS", within=(60, 3650 * DAY_S)
+        KEEP_S, "how long a finished job and its result are kept", metavar="SECONDS", within=(60, 3650 * DAY_S)
     )
     inline_bytes: int = option(
         MIB, "audio up to this size is stored in the job's record", metavar="BYTES", within=(0, 16 * MIB)
@@ -55,10 +55,12 @@ class WorkerSettings:
         metavar="SECONDS",
         within=(2, DAY_S),
     )
-    max_attempts: int = option(4, "attempts of a job with retryable failures before it is dead", within=(1, 1000))
-    max_crashes: int = option(2, "worker crashes during a job before it is dead", within=(1, 1000))
+    max_attempts: int = option(
+        MAX_ATTEMPTS, "attempts of a job with retryable failures before it is dead", within=(1, 1000)
+    )
+    max_crashes: int = option(MAX_CRASHES, "worker crashes during a job before it is dead", within=(1, 1000))
     retry_s: float = option(
-        5.0, "delay before the first retry; doubles with each retry", metavar="SECONDS", within=(0.01, DAY_S)
+        RETRY_S, "delay before the first retry; doubles with each retry", metavar="SECONDS", within=(0.01, DAY_S)
     )
     drain_s: float = option(
         30.0,
@@ -67,10 +69,10 @@ class WorkerSettings:
         within=(0, DAY_S),
     )
     webhook_s: float = option(
-        10.0, "time limit for a webhook's receiver to respond", metavar="SECONDS", within=(0.1, 300)
+        WEBHOOK_S, "time limit for a webhook's receiver to respond", metavar="SECONDS", within=(0.1, 300)
     )
     webhook_retry_s: float = option(
-        7.0,
+        WEBHOOK_RETRY_S,
         "delay before a webhook's first retry; doubles each time, ten attempts in about an hour",
         metavar="SECONDS",
         within=(0.01, 3600),

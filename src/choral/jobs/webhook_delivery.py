@@ -13,12 +13,14 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import contextlib
 import hashlib
 import hmac
 import json
 import logging
 import time
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -26,6 +28,8 @@ from typing import TYPE_CHECKING
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.common.backoff import backoff_s
 from choral.errors import UsageError
+from choral.jobs.job_states import WEBHOOK_RETRY_S, WEBHOOK_S
+from choral.jobs.queue_store import Delivery, DueWebhook, QueueStore, StoreRetry
 from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
@@ -33,10 +37,7 @@ from choral.remote.transport import ForbiddenError, RefusedError, UnreachableErr
 from choral.remote.urls import url_problem
 
 if TYPE_CHECKING:
-    from choral.jobs.metrics import WorkerMetrics
-    from choral.jobs.redis_retry import RedisRetry
-    from choral.jobs.settings import WorkerSettings
-    from choral.jobs.worker_queue import DueWebhook, WorkerQueue
+    from choral.jobs.metrics import JobMetrics
 
 log = logging.getLogger("choral.jobs")
 SECRET_PREFIX = "whsec_"
@@ -45,9 +46,8 @@ MAX_PAUSE_S = 3600.0
 MAX_INLINE_BYTES = 256 * 1024  # of a result; a larger one is replaced by a link where there is one
 MAX_CONCURRENT = 64
 MAX_PER_HOST = 16  # at once: receivers that do not respond leave places for others
-POSTPONE_S = 2.0  # until a webhook is tried again whose host has as many as it may
 MAX_ERROR_CHARACTERS = 500  # of an attempt's error, which may quote the receiver
-POLL_S = 1.0
+MIN_POLL_S, POLL_S = 0.1, 1.0
 LEASE_MARGIN_S = 20.0  # beyond the response timeout: time to record the attempt
 _RETRYABLE_4XX = (408, 429)
 
@@ -102,34 +102,25 @@ def webhook_body(record: JobRecord, result: bytes | None, result_link: str = "")
     return json.dumps(fields, ensure_ascii=False).encode()
 
 
-@dataclass(frozen=True)
-class Delivery:
-    """The attempts so far, the last one included, and what comes next."""
-
-    attempts: tuple[WebhookAttempt, ...]
-    outcome: str  # delivered, failed, or pending: attempt it again after `delay_s`
-    delay_s: float
-
-
 class WebhookSender:
     """Sends one attempt at a time; the caller stores the outcome and calls again when the next one is due."""
 
     def __init__(
-        self, guard: SsrfGuard, secret: str, *, timeout_s: float = 10.0, retry_s: float = 7.0, result_link: str = ""
+        self,
+        guard: SsrfGuard,
+        secret: str,
+        *,
+        timeout_s: float = WEBHOOK_S,
+        retry_s: float = WEBHOOK_RETRY_S,
+        result_link: str = "",
     ) -> None:
         """`retry_s` is the pause before the second attempt; it doubles for each later one."""
         self._guard, self._secret, self._key = guard, secret, signing_key(secret)
-        self._timeout_s, self._retry_s, self._result_link = timeout_s, retry_s, result_link
+        self.timeout_s, self._retry_s, self._result_link = timeout_s, retry_s, result_link
 
     async def send(self, record: JobRecord, result: bytes | None) -> Delivery:
-        """Raises nothing: whatever goes wrong with one webhook ends or delays that one alone."""
-        try:
-            response = await run_in_thread(lambda: self._post(record, result), "webhook")
-        except UsageError as error:  # of the job, whose result is damaged
-            response = WebhookResponse(None, str(error)[:MAX_ERROR_CHARACTERS], is_final=True)
-        except Exception as error:  # a bug must not stop the other webhooks
-            log.exception("internal error in a webhook: please report it", extra={"job": record.id})
-            response = WebhookResponse(None, internal_error_text(error), is_final=True)
+        """Raises `UsageError` if the result is damaged."""
+        response = await run_in_thread(lambda: self._post(record, result), "webhook")
         attempts = (*record.webhook_attempts, WebhookAttempt(time.time(), response.status, response.error))
         outcome, delay_s = next_attempt(response, len(attempts), self._retry_s)
         if outcome != "delivered":
@@ -137,18 +128,18 @@ class WebhookSender:
         return Delivery(attempts, outcome, delay_s)
 
     def _post(self, record: JobRecord, result: bytes | None) -> WebhookResponse:
-        assert record.request.callback is not None
-        if problem := url_problem(record.request.callback):  # an older version may have stored it unchecked
+        url = record.request.callback or ""  # another version may have stored what this one cannot read, or unchecked
+        if problem := url_problem(url):
             return WebhookResponse(None, f"the callback is not a valid URL: {problem}", is_final=True)
         body = webhook_body(record, result, self._result_link)
-        url, headers, abort_handle = record.request.callback, self._headers(webhook_id(record), body), AbortHandle()
+        headers, abort_handle = self._headers(webhook_id(record), body), AbortHandle()
         try:
             with (
-                abort_handle.abort_after(self._timeout_s),
+                abort_handle.abort_after(self.timeout_s),
                 open_url(
                     url,
                     headers=headers,
-                    timeout_s=self._timeout_s,
+                    timeout_s=self.timeout_s,
                     body=body,
                     guard=self._guard,
                     abort_handle=abort_handle,
@@ -160,7 +151,7 @@ class WebhookSender:
         except (RefusedError, UnreachableError) as error:
             status = error.status
             is_final = status is not None and 400 <= status < 500 and status not in _RETRYABLE_4XX
-            text = f"no response within {self._timeout_s:g} s" if abort_handle.is_aborted else str(error)
+            text = f"no response within {self.timeout_s:g} s" if abort_handle.is_aborted else str(error)
             return WebhookResponse(status, text[:MAX_ERROR_CHARACTERS], is_final, getattr(error, "wait_s", 0.0))
 
     def _headers(self, message_id: str, body: bytes) -> dict[str, str]:
@@ -183,10 +174,6 @@ def _old_signature(secret: str, timestamp: int, body: bytes) -> str:
     return f"t={timestamp},v1={digest}"
 
 
-def internal_error_text(error: Exception) -> str:
-    return f"internal error in Choral ({type(error).__name__}: {error}): please report it"[:MAX_ERROR_CHARACTERS]
-
-
 @dataclass(frozen=True)
 class WebhookResponse:
     status: int | None  # None: no response
@@ -205,77 +192,69 @@ def next_attempt(response: WebhookResponse, n_attempts: int, retry_s: float) -> 
 
 
 class WebhookDelivery:
-    """The worker's background task: sends due webhooks of all jobs in Redis."""
+    """The background task that sends the due webhooks of a store."""
 
-    def __init__(
-        self,
-        queue: WorkerQueue,
-        retry: RedisRetry,
-        settings: WorkerSettings,
-        guard: SsrfGuard,
-        secret: str,
-        metrics: WorkerMetrics,
-    ) -> None:
-        self._queue, self._retry, self._metrics = queue, retry, metrics
+    def __init__(self, store: QueueStore, retry: StoreRetry, sender: WebhookSender, metrics: JobMetrics) -> None:
+        self._store, self._retry, self._sender, self._metrics = store, retry, sender, metrics
         self._host_of: dict[asyncio.Task[None], str] = {}  # of each webhook that is being sent
-        self._lease_s = settings.webhook_s + LEASE_MARGIN_S
-        self._sender = WebhookSender(
-            guard,
-            secret,
-            timeout_s=settings.webhook_s,
-            retry_s=settings.webhook_retry_s,
-            result_link=settings.result_link,
-        )
+        self._has_ended = asyncio.Event()
 
     async def run(self) -> None:
         """Run until cancelled. Webhooks are sent independently, so that a slow receiver delays only its own."""
         try:
             while True:
-                n_free = MAX_CONCURRENT - len(self._host_of)
-                if not n_free:
-                    await asyncio.wait(self._host_of, return_when=asyncio.FIRST_COMPLETED)
-                elif await self._start_due(n_free) < n_free:
-                    await asyncio.sleep(POLL_S)
+                self._has_ended.clear()
+                for webhook in await self._retry.call(self._lease_due):
+                    self._start(webhook)
+                await asyncio.sleep(MIN_POLL_S)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._has_ended.wait(), POLL_S)
         finally:
             await cancel_tasks(list(self._host_of))
 
-    async def _start_due(self, n_max: int) -> int:
-        """Start due webhooks; put those back whose host has as many as it may. Returns how many were due."""
-        due = await self._retry.call(lambda: self._queue.lease_webhooks(n_max, self._lease_s))
+    async def _lease_due(self) -> Sequence[DueWebhook]:
+        """As many as there are places for, in all and for each host."""
         n_at = Counter(self._host_of.values())
-        postponed = []
-        for webhook in due:
+
+        def may_send(webhook: DueWebhook) -> bool:
             n_at[webhook.host] += 1
-            if n_at[webhook.host] > MAX_PER_HOST:
-                postponed.append(webhook)
-            else:
-                task = asyncio.create_task(self._deliver(webhook))
-                self._host_of[task] = webhook.host
-                task.add_done_callback(self._host_of.pop)
-        if postponed:
-            await self._retry.call(lambda: self._queue.postpone_webhooks(postponed, POSTPONE_S))
-        return len(due)
+            return n_at[webhook.host] <= MAX_PER_HOST
+
+        n_free = MAX_CONCURRENT - len(self._host_of)
+        lease_s = self._sender.timeout_s + LEASE_MARGIN_S
+        return await self._store.lease_webhooks(n_free, lease_s, may_send) if n_free else ()
+
+    def _start(self, webhook: DueWebhook) -> None:
+        def forget(task: asyncio.Task[None]) -> None:
+            del self._host_of[task]
+            self._has_ended.set()
+
+        task = asyncio.create_task(self._deliver(webhook))
+        self._host_of[task] = webhook.host
+        task.add_done_callback(forget)
 
     async def _deliver(self, webhook: DueWebhook) -> None:
+        """Whatever goes wrong with one webhook ends or delays that one alone."""
+        attempts: tuple[WebhookAttempt, ...] = ()
         try:
-            delivery = await self._send(webhook)
-        except UsageError as error:  # its record cannot be read
-            delivery = Delivery((WebhookAttempt(time.time(), None, str(error)[:MAX_ERROR_CHARACTERS]),), "failed", 0.0)
+            job = await self._retry.call(lambda: self._store.ended_job(webhook.job_id))
+            if job is None:  # deleted, or retried since
+                return
+            attempts = job[0].webhook_attempts
+            delivery = await self._sender.send(*job)
+        except UsageError as error:  # its record or result cannot be read
+            delivery = _failed(attempts, str(error))
         except Exception as error:  # a bug must not stop the other webhooks
             log.exception("internal error in a webhook: please report it", extra={"job": webhook.job_id})
-            delivery = Delivery((WebhookAttempt(time.time(), None, internal_error_text(error)),), "failed", 0.0)
-        if delivery is not None:
-            self._metrics.webhooks.labels(delivery.outcome).inc()
-            try:
-                await self._retry.call(lambda: self._queue.record_webhook(webhook, delivery))
-            except UsageError as error:
-                log.error("the attempt could not be recorded: %s", error, extra={"job": webhook.job_id})
+            text = f"internal error in Choral ({type(error).__name__}: {error}): please report it"
+            delivery = _failed(attempts, text)
+        self._metrics.webhooks.labels(delivery.outcome).inc()
+        try:
+            await self._retry.call(lambda: self._store.record_webhook(webhook, delivery))
+        except UsageError as error:
+            log.error("the attempt could not be recorded: %s", error, extra={"job": webhook.job_id})
 
-    async def _send(self, webhook: DueWebhook) -> Delivery | None:
-        """None: the job was deleted, or retried since."""
-        jobs = self._queue.jobs
-        record = (await self._retry.call(lambda: jobs.records([webhook.job_id])))[0]
-        if record is None or record.ended_at is None or record.request.callback is None:
-            return None
-        result = await self._retry.call(lambda: jobs.result(webhook.job_id))
-        return await self._sender.send(record, result)
+
+def _failed(attempts: tuple[WebhookAttempt, ...], error: str) -> Delivery:
+    last = WebhookAttempt(time.time(), None, error[:MAX_ERROR_CHARACTERS])
+    return Delivery((*attempts, last), "failed", 0.0)

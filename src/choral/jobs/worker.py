@@ -12,27 +12,28 @@ import logging
 import os
 import secrets
 import socket
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any
 
 from choral.common.aio import cancel_tasks, run_in_thread
-from choral.errors import EngineClosed, EngineError, QueueFull, UsageError
-from choral.jobs.active_job import ActiveJob, JobAborted
+from choral.errors import EngineClosed, EngineError, QueueFull
 from choral.jobs.batches import BatchFormer
 from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.heartbeat import Heartbeat
 from choral.jobs.job_fetcher import JobFetcher
 from choral.jobs.job_queue import JobQueue
-from choral.jobs.job_runner import JobOutcome, JobRunner
+from choral.jobs.job_runner import JobEnvironment, JobRunner
+from choral.jobs.job_states import RetryPolicy
 from choral.jobs.metrics import WorkerMetrics
 from choral.jobs.outcome_writer import OutcomeWriter
+from choral.jobs.redis_audio import RedisAudio
 from choral.jobs.redis_connection import RedisError
 from choral.jobs.redis_retry import RedisRetry
 from choral.jobs.settings import WorkerSettings
-from choral.jobs.webhook_delivery import WebhookDelivery
+from choral.jobs.webhook_delivery import WebhookDelivery, WebhookSender
 from choral.jobs.worker_queue import WorkerQueue
 from choral.remote.ssrf_guard import SsrfGuard
+from choral.serving.async_requests import AsyncRequests
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("choral.jobs")
 FETCH_WAIT_S = 1.0  # duration of a blocking read, and so the delay until a stop is noticed
-REQUEUE_S = 5.0  # after the drain: time to put jobs back
 
 
 def new_worker_name() -> str:
@@ -66,29 +66,41 @@ class Worker:
     ) -> None:
         """`redis_address` is for log messages, without the password."""
         self._settings, self._jobs, self._model = settings, queue, model
-        self._active: dict[str, ActiveJob] = {}
-        self._tasks: set[asyncio.Task[None]] = set()
         self._is_stopping = asyncio.Event()
-        self._has_changed = asyncio.Event()  # a job has ended, or a stop was requested
         self._failure: EngineError | None = None
         metrics = metrics or WorkerMetrics()
         n_concurrent = settings.batch_size or model.requests_at_once
-        self._max_active = n_concurrent + (settings.prep_ahead or n_concurrent)
         self._queue = WorkerQueue(queue, name or new_worker_name())
         self._retry = retry = RedisRetry(self._queue, redis_address)
-        self._fetch_slots = FetchSlots(runtime.settings.fetches, runtime.settings.n_fetches_per_host)
-        self._fetcher = JobFetcher(self._queue, retry, settings, metrics, self._fetch_slots)
-        self._outcomes = OutcomeWriter(self._queue, settings, metrics)
+        fetch_slots = FetchSlots(runtime.settings.fetches, runtime.settings.n_fetches_per_host)
+        self._fetcher = JobFetcher(self._queue, retry, settings, metrics, fetch_slots)
         batches = BatchFormer(n_concurrent, settings.batch_wait_s, metrics)
-        self._runner = JobRunner(runtime, queue, retry, batches, self._fetch_slots)
-        self._heartbeat = Heartbeat(self._queue, retry, model, runtime, self._active, self._outcomes.totals, metrics)
-        guard = SsrfGuard(runtime.settings.limits.allowed_hosts or ())
-        self._webhooks = WebhookDelivery(self._queue, retry, settings, guard, webhook_secret, metrics)
+        environment = JobEnvironment(
+            open_audio=RedisAudio(queue, retry).open,
+            transcribe=AsyncRequests(runtime).transcribe,
+            fetch_slots=fetch_slots,
+            max_running=n_concurrent + (settings.prep_ahead or n_concurrent),
+            has_engine_ended=self._end_with_engine,
+            on_open=batches.enter,
+            on_leave=batches.leave,
+        )
+        policy = RetryPolicy(settings.max_attempts, settings.max_crashes, settings.retry_s)
+        outcomes = OutcomeWriter(self._queue, policy, metrics)
+        self._runner = JobRunner(environment, outcomes, retry)
+        self._heartbeat = Heartbeat(self._queue, retry, model, runtime, self._runner.active, outcomes.totals, metrics)
+        sender = WebhookSender(
+            SsrfGuard(runtime.settings.limits.allowed_hosts or ()),
+            webhook_secret,
+            timeout_s=settings.webhook_s,
+            retry_s=settings.webhook_retry_s,
+            result_link=settings.result_link,
+        )
+        self._webhooks = WebhookDelivery(self._queue, retry, sender, metrics)
 
     def stop(self) -> None:
         """Fetch no more jobs, finish what is possible within `drain_s`, and put the rest back into the queue."""
         self._is_stopping.set()
-        self._has_changed.set()
+        self._runner.has_changed.set()
 
     async def run(self, *, is_burst: bool = False) -> None:
         """Run until stopped; in burst mode, until the queue is empty.
@@ -104,7 +116,8 @@ class Worker:
             await self._fetch_jobs(is_burst=is_burst)
             await self._drain()
         finally:
-            await cancel_tasks([*loops, *self._tasks])
+            await cancel_tasks(loops)
+            await self._runner.close()
         await self._sign_off()
         if self._failure is not None:
             raise self._failure
@@ -125,6 +138,10 @@ class Worker:
             log.critical("%s", failure, exc_info=cause)
         self.stop()
 
+    def _end_with_engine(self, error: EngineClosed) -> bool:
+        self._fail(error)
+        return True
+
     async def _fetch_jobs(self, *, is_burst: bool) -> None:
         """Fetch jobs until stopped; in burst mode, until the queue is empty."""
         try:
@@ -133,14 +150,14 @@ class Worker:
                 if not self._model.is_working:
                     await self._until_stopped(self._test_engine)
                     continue
-                if self._capacity <= 0:
-                    self._has_changed.clear()
-                    await self._has_changed.wait()
+                if self._runner.capacity <= 0:
+                    self._runner.has_changed.clear()
+                    await self._runner.has_changed.wait()
                     continue
                 await self._until_stopped(
-                    lambda: self._fetcher.fetch(max(1, self._capacity), FETCH_WAIT_S, self._start_job)
+                    lambda: self._fetcher.fetch(max(1, self._runner.capacity), FETCH_WAIT_S, self._runner.start)
                 )
-                if is_burst and not self._active and await self._is_all_done():
+                if is_burst and not self._runner.active and await self._is_all_done():
                     return
         except Exception as error:  # a bug: the jobs that are running can still end
             self._fail(_loop_error("fetching jobs", error), error)
@@ -155,13 +172,7 @@ class Worker:
             self._fail(error)
         except EngineError as error:
             self._fail(EngineError(f"{self._model.failure}; a self-test failed too, so this worker ends"), error)
-            for job in self._active.values():
-                job.abort("drain")
-
-    @property
-    def _capacity(self) -> int:
-        """How many more jobs may be active; those that are still downloading their audio do not count."""
-        return self._max_active - (len(self._active) - len(self._fetch_slots))
+            self._runner.abort_all("drain")
 
     async def _until_stopped(self, call: Callable[[], Awaitable[None]]) -> None:
         """Repeat a call until Redis answers; returns soon after a stop, even if Redis is unreachable."""
@@ -180,53 +191,15 @@ class Worker:
         counts = await self._retry.call(self._jobs.counts)
         return counts.is_all_done
 
-    def _start_job(self, job: ActiveJob) -> None:
-        if job.id not in self._active:
-            self._active[job.id] = job
-            task = asyncio.create_task(self._run_job(job))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-
-    async def _run_job(self, job: ActiveJob) -> None:
-        outcome: JobOutcome
-        try:
-            outcome = await self._runner.run(job)
-        except EngineClosed as error:
-            self._fail(error)
-            job.abort("engine_failed")
-            outcome = JobAborted()
-        try:
-            await self._retry.call(lambda: self._outcomes.write(job, outcome))
-        except UsageError as error:  # its record is damaged
-            log.error("the outcome could not be written: %s", error, extra={"job": job.id})
-        except Exception as error:  # a bug: leave the job to the claim, which counts a crash, and run the others
-            log.exception("the outcome could not be written: %s: please report it", error, extra={"job": job.id})
-        finally:
-            del self._active[job.id]
-            self._has_changed.set()
-
     async def _drain(self) -> None:
-        """Let jobs in the engine finish within `drain_s`; put the others back at once."""
+        """Let jobs in the engine finish within `drain_s`; put the others back at once, for other workers."""
         self._heartbeat.is_stopping = True
-        for job in self._active.values():
+        for job in self._runner.active.values():
             if job.phase == "prep":
                 job.abort("drain")
-        if await self._is_idle_within(self._settings.drain_s):
-            return
-        for job in self._active.values():
-            job.abort("drain")
-        if not await self._is_idle_within(REQUEUE_S):
-            log.error("Redis is unreachable: another worker will run %d unfinished jobs again", len(self._active))
-
-    async def _is_idle_within(self, timeout_s: float) -> bool:
-        deadline_s = time.monotonic() + timeout_s
-        while self._active:
-            self._has_changed.clear()
-            try:
-                await asyncio.wait_for(self._has_changed.wait(), deadline_s - time.monotonic())
-            except TimeoutError:
-                return False
-        return True
+        await self._runner.is_idle_within(self._settings.drain_s)
+        if n_left := await self._runner.close():
+            log.error("Redis is unreachable: another worker will run %d unfinished jobs again", n_left)
 
     async def _sign_off(self) -> None:
         try:

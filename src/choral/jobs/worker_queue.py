@@ -7,27 +7,25 @@ job raise `UsageError` if its record is damaged, because repeating them would no
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
 
 from choral.errors import ChoralError, UsageError
 from choral.jobs import scripts
 from choral.jobs.active_job import AbortReason, ActiveJob
 from choral.jobs.job_queue import JobQueue
-from choral.jobs.record import WorkerStatus, transcript_to_json
+from choral.jobs.job_states import State, error_fields
+from choral.jobs.queue_store import Delivery, DueWebhook
+from choral.jobs.record import JobRecord, WorkerStatus, transcript_to_json
 from choral.jobs.redis_connection import damage_errors
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import JobRequest
-from choral.remote.urls import url_host
 from choral.types import Priority, Transcript
 
-if TYPE_CHECKING:
-    from choral.jobs.webhook_delivery import Delivery
-
-MAX_ERROR_CHARACTERS = 2000  # messages may quote what a client or a remote server sent
 GONE_AFTER_S = 15  # without a heartbeat, a worker is no longer listed
 CONSUMER_IDLE_MS = 3_600_000
+POSTPONE_S = 2.0  # until a webhook is due again that may not be sent now
+MAX_LEASE_ROUNDS = 64  # of one search for webhooks that may be sent
 
 
 @dataclass(frozen=True)
@@ -39,18 +37,9 @@ class StreamEntry:
     job_id: str
 
 
-@dataclass(frozen=True)
-class DueWebhook:
-    job_id: str
-    round: str  # how often the job was retried by hand, plus one
-    callback: str
-
-    @property
-    def host(self) -> str:
-        return url_host(self.callback)
-
-
 class WorkerQueue:
+    """The `QueueStore` of a worker. Other workers have the same queue, so jobs and webhooks are leased."""
+
     def __init__(self, jobs: JobQueue, worker: str) -> None:
         self.jobs, self.worker = jobs, worker
 
@@ -100,21 +89,21 @@ class WorkerQueue:
             scripts.SUCCEED, job.id, self.worker, transcript_to_json(transcript), timings, transcript.duration
         )
 
-    async def fail(self, job: ActiveJob, state: str, error: ChoralError | None, delay_s: float = 0.0) -> str:
-        """End the job in `state`, or let it wait `delay_s` for a retry if `state` is waiting."""
+    async def fail(self, job: ActiveJob, state: State, error: ChoralError | None, delay_s: float = 0.0) -> str:
         timings = json.dumps(asdict(job.timings))
-        return await self._store(scripts.FAIL, job.id, self.worker, state, *_error_fields(error), timings, delay_s)
+        stored_error = ("", "") if error is None else error_fields(error)
+        return await self._store(scripts.FAIL, job.id, self.worker, state, *stored_error, timings, delay_s)
 
     async def reject(self, entry: StreamEntry, error: ChoralError) -> str:
         """Fail a job that cannot be read."""
-        return await self._store(scripts.REJECT, entry.job_id, entry.priority, entry.id, *_error_fields(error))
+        return await self._store(scripts.REJECT, entry.job_id, entry.priority, entry.id, *error_fields(error))
 
-    async def requeue(self, job_id: str, entry_id: str, max_crashes: int = 0) -> str:
-        """Put back a job that this worker started, or an entry that it received and did not start.
+    async def requeue(self, job: ActiveJob, max_crashes: int = 0) -> str:
+        return await self._store(scripts.REQUEUE, job.id, self.worker, job.entry_id, max_crashes)
 
-        With `max_crashes` the engine failed while it ran the job: a crash is counted, and the reply may be dead.
-        """
-        return await self._store(scripts.REQUEUE, job_id, self.worker, entry_id, max_crashes)
+    async def requeue_entry(self, entry: StreamEntry) -> str:
+        """Put back an entry that this worker received, and may have started."""
+        return await self._store(scripts.REQUEUE, entry.job_id, self.worker, entry.id, 0)
 
     async def defer(self, job_id: str, first_s: float, max_s: float) -> str:
         """Put back a job without counting an attempt: for `first_s`, and each time for twice as long."""
@@ -150,15 +139,29 @@ class WorkerQueue:
 
     # --- webhooks ---
 
-    async def lease_webhooks(self, n_max: int, lease_s: float) -> list[DueWebhook]:
-        """Due webhooks; they become due again after `lease_s`."""
-        reply = await self.jobs.run(scripts.LEASE_WEBHOOKS, n_max, lease_s)
-        words = [word.decode(errors="replace") for word in reply]
-        return [DueWebhook(*each) for each in zip(words[::3], words[1::3], words[2::3], strict=True)]
+    async def lease_webhooks(
+        self, n_max: int, lease_s: float, may_send: Callable[[DueWebhook], bool] = lambda _: True
+    ) -> list[DueWebhook]:
+        """Those that `may_send` refuses are due again soon, so that others behind them pass."""
+        leased: list[DueWebhook] = []
+        for _ in range(MAX_LEASE_ROUNDS):
+            n_wanted = n_max - len(leased)
+            reply = await self.jobs.run(scripts.LEASE_WEBHOOKS, n_wanted, lease_s)
+            words = [word.decode(errors="replace") for word in reply]
+            due = [DueWebhook(*each) for each in zip(words[::3], words[1::3], words[2::3], strict=True)]
+            accepted = [webhook for webhook in due if may_send(webhook)]
+            leased += accepted
+            if postponed := [webhook.job_id for webhook in due if webhook not in accepted]:
+                await self.jobs.run(scripts.POSTPONE_WEBHOOKS, POSTPONE_S, *postponed)
+            if len(due) < n_wanted or len(leased) == n_max:
+                break
+        return leased
 
-    async def postpone_webhooks(self, webhooks: Sequence[DueWebhook], delay_s: float) -> None:
-        """Release leased webhooks that were not sent."""
-        await self.jobs.run(scripts.POSTPONE_WEBHOOKS, delay_s, *(webhook.job_id for webhook in webhooks))
+    async def ended_job(self, job_id: str) -> tuple[JobRecord, bytes | None] | None:
+        [record] = await self.jobs.records([job_id])
+        if record is None or not record.has_ended:
+            return None
+        return record, await self.jobs.result(job_id)
 
     async def record_webhook(self, webhook: DueWebhook, delivery: Delivery) -> str:
         attempts = json.dumps([asdict(attempt) for attempt in delivery.attempts])
@@ -174,7 +177,3 @@ class WorkerQueue:
 def _stream_entry(priority: Priority, entry_id: bytes, fields: Mapping[bytes, bytes]) -> StreamEntry:
     """An entry that Choral did not write has no job; starting it drops it."""
     return StreamEntry(priority, entry_id.decode(), fields.get(b"id", b"").decode(errors="replace"))
-
-
-def _error_fields(error: ChoralError | None) -> tuple[str, str]:
-    return ("", "") if error is None else (str(error)[:MAX_ERROR_CHARACTERS], type(error).__name__)

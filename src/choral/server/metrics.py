@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from choral.errors import MissingDependency
-from choral.jobs.record import ENDED
 
 try:
     from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
     from prometheus_client.registry import Collector
+
+    from choral.jobs.metrics import JobMetrics
 except ImportError as missing:
     raise MissingDependency("the server needs the package prometheus-client: pip install 'choral[server]'") from missing
 
@@ -60,14 +61,7 @@ class ServerMetrics:
             buckets=SPEED_RATIOS,
             registry=registry,
         )
-        self.jobs = Counter(
-            "choral_jobs", "jobs that ended in this server, by final state", ["state"], registry=registry
-        )
-        for state in ENDED:
-            self.jobs.labels(state)
-        self.queued_jobs = Gauge(
-            "choral_queue_jobs", "jobs waiting in this server, by priority", ["priority"], registry=registry
-        )
+        self.jobs = JobMetrics(registry)
         registry.register(EngineCollector(model, runtime))
 
     def render(self) -> bytes:

@@ -1,6 +1,6 @@
 """The objects that every route uses: the model, the runtime, the settings, and one way to transcribe.
 
-`Service.transcribe` runs a request in the runtime's processes, so the event loop only hears of its events. The number
+`Service.run` runs a request in the runtime's processes, so the event loop only hears of its events. The number
 of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the task that awaits it cancels
 the work; its windows leave the engine before the next step.
 """
@@ -25,7 +25,7 @@ from choral.server.tracing import set_attribute, span
 from choral.serving.async_requests import AsyncRequests
 from choral.serving.request_events import (
     AudioOpened,
-    Progressed,
+    OnEvent,
     RequestEvent,
     SegmentReady,
     TranscribeRequest,
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from choral.serving.runtime import Runtime
 
 OnSegment = Callable[[Segment], None]
-OnProgress = Callable[[float, float], None]  # seconds done, total seconds
 OnDuration = Callable[[float], None]
 
 
@@ -87,6 +86,15 @@ class Service:
             text = f"{self.model_id} is English-only: omit `language`, or serve a multilingual model"
             raise ApiError(text, param="language", code="unsupported_value")
 
+    async def run(self, request: TranscribeRequest, on_event: OnEvent, *, is_refusable: bool = True) -> Transcript:
+        """An exception in `on_event` refuses the request: if it `is_refusable`, `AudioOpened` comes before all text."""
+        with self.requests.admit(), ExitStack() as spans:
+            set_attribute("choral.model", self.model_id)
+            follower = RequestFollower(self.metrics, spans, on_event, is_refusable=is_refusable)
+            transcript = await self.running.transcribe(request, follower.apply)
+            follower.finish(transcript)
+            return transcript
+
     async def transcribe(
         self,
         audio: ServiceAudio,
@@ -95,7 +103,6 @@ class Service:
         priority: Priority = "interactive",
         client_waits: bool = False,
         on_segment: OnSegment | None = None,
-        on_progress: OnProgress | None = None,
         on_duration: OnDuration | None = None,
     ) -> Transcript:
         """The callbacks run in the event loop, all of them before this returns.
@@ -104,35 +111,25 @@ class Service:
         an exception in it refuses the request, so no text is reported before: without it, text comes earlier.
         """
         request = TranscribeRequest(
-            audio=audio,
-            options=options,
-            priority=priority,
-            client_waits=client_waits,
-            wants_progress=on_progress is not None,
+            audio=audio, options=options, priority=priority, client_waits=client_waits, wants_progress=False
         )
-        with self.requests.admit(), ExitStack() as spans:
-            set_attribute("choral.model", self.model_id)
-            follower = RequestFollower(self.metrics, spans, on_segment, on_progress, on_duration)
-            transcript = await self.running.transcribe(request, follower.apply)
-            follower.finish(transcript)
-            return transcript
+
+        def apply(event: RequestEvent) -> None:
+            if isinstance(event, AudioOpened) and on_duration is not None:
+                on_duration(event.duration_s)
+            elif isinstance(event, SegmentReady) and on_segment is not None:
+                on_segment(event.segment)
+
+        return await self.run(request, apply, is_refusable=on_duration is not None)
 
 
 class RequestFollower:
-    """What the events of a request mean to the server: callbacks, metrics, and a span for each of its two phases."""
+    """What the events of a request mean to the server: metrics, and a span for each of its two phases."""
 
-    def __init__(
-        self,
-        metrics: ServerMetrics,
-        spans: ExitStack,
-        on_segment: OnSegment | None,
-        on_progress: OnProgress | None,
-        on_duration: OnDuration | None,
-    ) -> None:
-        self._metrics, self._spans = metrics, spans
-        self._on_segment, self._on_progress, self._on_duration = on_segment, on_progress, on_duration
+    def __init__(self, metrics: ServerMetrics, spans: ExitStack, on_event: OnEvent, *, is_refusable: bool) -> None:
+        self._metrics, self._spans, self._on_event = metrics, spans, on_event
         self._arrived_s = self._decoding_s = time.monotonic()
-        self._is_refusable = on_duration is not None  # until the duration is known
+        self._is_refusable = is_refusable  # until the duration is known
         self._early: list[RequestEvent] = []  # to be reported if it is not refused
         spans.enter_context(span("prep"))
 
@@ -141,18 +138,14 @@ class RequestFollower:
             self._open(event)
         elif self._is_refusable:
             self._early.append(event)
-        elif isinstance(event, SegmentReady):
-            if event.segment.id == 0:
+        else:
+            if isinstance(event, SegmentReady) and event.segment.id == 0:
                 self._metrics.first_text_s.observe(time.monotonic() - self._arrived_s)
-            if self._on_segment is not None:
-                self._on_segment(event.segment)
-        elif isinstance(event, Progressed) and self._on_progress is not None:
-            self._on_progress(event.done_s, event.total_s)
+            self._on_event(event)
 
     def _open(self, opened: AudioOpened) -> None:
         set_attribute("choral.audio_s", opened.duration_s)
-        if self._on_duration is not None:
-            self._on_duration(opened.duration_s)
+        self._on_event(opened)
         self._metrics.queue_s.observe(opened.waited_s)
         self._metrics.prep_s.observe(opened.fetch_s + opened.decode_s)
         self._decoding_s = time.monotonic() - opened.decode_s

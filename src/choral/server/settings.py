@@ -11,6 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from choral.errors import UsageError
+from choral.jobs.job_states import KEEP_S, RETRY_S
 from choral.types import option
 from choral.validation import check_fields
 
@@ -98,13 +99,16 @@ class JobSettings:
     )
     job_limit: int = option(1000, "jobs that may be waiting or running; more are refused", within=(1, 10**7))
     keep_s: int = option(
-        7 * 86_400,
+        KEEP_S,
         "how long a finished job and its result are kept",
         metavar="SECONDS",
         within=(60, 3650 * 86_400),
     )
     job_retry_s: float = option(
-        5.0, "delay before the first retry of a job; doubles with each retry", metavar="SECONDS", within=(0.01, DAY_S)
+        RETRY_S,
+        "delay before the first retry of a job; doubles with each retry",
+        metavar="SECONDS",
+        within=(0.01, DAY_S),
     )
 
     def __post_init__(self) -> None:

@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 from choral.errors import JobNotFound, QueueFull, StorageError
+from choral.jobs.job_states import MAX_CRASHES
+from choral.jobs.queue_store import Delivery
 from choral.jobs.request import AudioRef, JobRequest
-from choral.server.jobs.job_table import MAX_CRASHES, JobTable
+from choral.server.jobs.job_table import JobTable
 from choral.types import MAX_CLIP_TIMES, Priority, TranscribeOptions
 
 LIMIT = 4
@@ -85,7 +87,7 @@ def test_what_is_due_moves_with_a_clock_that_is_set_back(tmp_path: Path, monkeyp
     now, monotonic_s = time.time(), time.monotonic()
     table.reschedule("waiting", now + 10, "the network is away", "FetchFailed")
     table.end(dataclasses.replace(table.show("ended"), state="failed"))
-    table.record_webhook("ended", (), "pending", now + 10)
+    table.record_webhook("ended", Delivery((), "pending", 10.0))
     monkeypatch.setattr(time, "time", lambda: now + 9 - 3600)
     monkeypatch.setattr(time, "monotonic", lambda: monotonic_s + 9)
     assert (table.take(batch_first=False), table.due_webhooks(5)) == (None, [])

@@ -18,9 +18,12 @@ import pytest
 
 from choral.common.aio import LoopSupervisor
 from choral.errors import EngineClosed
+from choral.jobs import outcome_writer
+from choral.jobs.job_runner import JobRunner
+from choral.jobs.job_states import CRASH_KIND, MAX_ATTEMPTS, MAX_CRASHES
 from choral.jobs.record import JobRecord
 from choral.server.api_keys import ApiKeyStore
-from choral.server.jobs import async_table, local_runner, sqlite_store
+from choral.server.jobs import local_queue, sqlite_store
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob
 from choral.server.jobs.sqlite_store import SqliteJobStore
@@ -28,6 +31,7 @@ from choral.server.quota import KeyQuotas
 from choral.server.settings import JobSettings
 from choral.serving.input_sources import OpenFile
 from choral.serving.pool_settings import PoolSettings
+from choral.serving.request_events import OnEvent, TranscribeRequest
 from choral.serving.request_inputs import InputLimits
 from choral.types import TranscribeOptions, Transcript
 
@@ -50,9 +54,9 @@ class FaultyService:
     def require_supported(self, options: TranscribeOptions, *, task_param: str) -> None:
         pass
 
-    async def transcribe(self, audio: Any, options: TranscribeOptions, **callbacks: Any) -> Transcript:
+    async def run(self, request: TranscribeRequest, on_event: OnEvent) -> Transcript:
         self.n_runs += 1
-        return await self._transcribe(audio)
+        return await self._transcribe(request.audio)
 
 
 @asynccontextmanager
@@ -89,7 +93,7 @@ async def answer(audio: Any) -> Transcript:
 def test_closed_engine_stops_the_queue_until_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(local_runner, "NO_CAPACITY_PAUSE_S", 0.2)
+    monkeypatch.setattr(outcome_writer, "PUT_BACK_S", 0.2)
     monkeypatch.setattr(sqlite_store, "ENGINE_POLL_S", 0.05)
     caplog.set_level(logging.INFO)
 
@@ -121,6 +125,27 @@ def test_closed_engine_stops_the_queue_until_it_works(
     assert "jobs stay queued until the engine works: the engine is closed" in texts
 
 
+def test_job_that_ends_the_engine_is_dead_after_three_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite_store, "ENGINE_POLL_S", 0.02)
+
+    async def run() -> None:
+        async def end_engine(audio: Any) -> Transcript:
+            service.model.is_working = False
+            raise EngineClosed("the engine is closed")
+
+        service = FaultyService(end_engine)
+        async with open_store(service, tmp_path) as store:
+            await submit(store, "job", callback="http://127.0.0.1:1/done")
+            for n_crashes in range(1, MAX_CRASHES + 1):
+                record = await wait_for(store, "job", lambda record: record.crashes == n_crashes)  # noqa: B023
+                assert (record.attempts, service.n_runs) == (n_crashes, n_crashes)
+                service.model.is_working = True
+            assert (record.state, record.error_kind, record.webhook) == ("dead", CRASH_KIND, "pending")
+            assert list((tmp_path / "audio").iterdir()) == []
+
+    asyncio.run(run())
+
+
 def test_slow_downloads_do_not_use_run_slots(tmp_path: Path) -> None:
     fetching: list[str] = []
 
@@ -149,7 +174,7 @@ def test_slow_downloads_do_not_use_run_slots(tmp_path: Path) -> None:
 
 
 def test_read_errors_do_not_end_the_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(async_table, "RETRY_PAUSE_S", 0.01)
+    monkeypatch.setattr(local_queue, "RETRY_PAUSE_S", 0.01)
 
     class BadDisk:
         """Fails every other read of a connection."""
@@ -171,10 +196,10 @@ def test_read_errors_do_not_end_the_queue(tmp_path: Path, monkeypatch: pytest.Mo
         service = FaultyService(answer)
         async with open_store(service, tmp_path) as store:
             await submit(store, "job")
-            file = store._table.table._file
+            file = store._queue.table._file
             good = file._connection
             file._connection = BadDisk(good)  # type: ignore[assignment]
-            store._wake.set()
+            store._runner.has_changed.set()
             await asyncio.sleep(0.3)
             file._connection = good
             await submit(store, "next")
@@ -194,9 +219,9 @@ def test_result_that_cannot_be_stored_fails_its_job_alone(tmp_path: Path) -> Non
         async with open_store(service, tmp_path) as store:
             await submit(store, "job")
             record = await wait_for(store, "job", lambda record: record.has_ended)
-            assert (record.state, service.n_runs) == ("dead", local_runner.MAX_ATTEMPTS)
+            assert (record.state, service.n_runs) == ("dead", MAX_ATTEMPTS)
             assert record.error is not None
-            assert record.error.startswith("internal error (UnicodeEncodeError: ")
+            assert record.error.startswith("internal error in Choral (UnicodeEncodeError: ")
 
     asyncio.run(run())
 
@@ -233,7 +258,7 @@ def test_webhook_that_raises_fails_alone(tmp_path: Path, monkeypatch: pytest.Mon
 def test_loop_that_ends_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> str | None:
         service = FaultyService(answer)
-        monkeypatch.setattr(SqliteJobStore, "_has_run_slot", property(lambda store: 1 // 0))
+        monkeypatch.setattr(JobRunner, "capacity", property(lambda runner: 1 // 0))
         async with open_store(service, tmp_path):
             await asyncio.sleep(0.1)
             return service.loops.failure

@@ -1,12 +1,9 @@
--- Prepended to every script, after the key names. KEYS[1] is the prefix of all keys.
+-- Prepended to every script, after the key names and the constants of job_states.py. KEYS[1] is the prefix of all keys.
 -- All times are those of Redis, so that clocks of different machines are never compared.
 local time = redis.call('TIME')
 local now = tonumber(time[1]) + tonumber(time[2]) / 1000000
-local ENDED = {succeeded = true, failed = true, dead = true, cancelled = true}
 local MAX_EVENTS = 10000
 local MAX_SUBMIT_SHARE = 0.9 -- of maxmemory; the rest is for results and bookkeeping of jobs that are queued already
-local DEAD_AUDIO_S = 86400 -- the blob of a dead job stays this long, for a retry
-local WEBHOOK_KEEP_S = 86400 -- an ended job stays at least this long while its webhook is pending
 local MIN_KEEP_S, MAX_KEEP_S = 1, 3650 * 86400 -- of ended jobs, whatever their records say
 
 -- Refusal of a submit that would fill Redis beyond its share; nil if there is memory for `n_bytes` more.
@@ -114,7 +111,7 @@ local function count_crash(id, worker, max_crashes)
     return false
   end
   local times = crashes == 1 and 'once' or crashes .. ' times'
-  redis.call('HSET', job, 'error_kind', 'WorkerCrashed', 'error',
+  redis.call('HSET', job, 'error_kind', CRASH_KIND, 'error',
     'its worker crashed or stopped responding, ' .. times .. ' (last ' .. worker .. '): see the log of that worker')
   finish(id, 'dead')
   return true

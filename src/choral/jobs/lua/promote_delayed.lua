@@ -1,6 +1,5 @@
 -- Put jobs whose retry is due back into their queue. Returns how many.
 -- What is due moves with a clock that was set back, or of another Redis that took over: it would wait for that longer.
-local MAX_CLOCK_STEP_S = 5
 local jump_s = now - (tonumber(redis.call('GET', clock_key) or now) or now)
 if jump_s < -MAX_CLOCK_STEP_S then
   for _, list in ipairs({delayed_key, webhooks_key}) do

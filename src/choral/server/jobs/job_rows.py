@@ -7,7 +7,8 @@ import sqlite3
 from typing import Any
 
 from choral.errors import UsageError
-from choral.jobs.record import JobRecord, State, Timings, WebhookAttempt, known_fields
+from choral.jobs.job_states import State
+from choral.jobs.record import JobRecord, Timings, WebhookAttempt, known_fields
 from choral.jobs.request import AudioRef, JobRequest
 from choral.remote.urls import url_host, url_problem
 from choral.types import TranscribeOptions

@@ -1,6 +1,6 @@
 """The jobs on disk: a SQLite table, and the audio files of jobs that have not ended, named after their ids.
 
-All methods block; `AsyncTable` calls them on one thread. The folder belongs to one process at a time. A job that this
+All methods block; `LocalQueue` calls them on one thread. The folder belongs to one process at a time. A job that this
 version cannot read, because another one stored it, is shown as far as possible and fails when it is taken. A method
 that fails changed nothing, or can be repeated.
 """
@@ -12,21 +12,21 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import get_args
 
-from choral.errors import QueueFull, StorageError, UsageError
-from choral.jobs.record import ENDED, JobRecord, WebhookAttempt, job_not_found
+from choral.errors import JobNotFound, QueueFull, StorageError, UsageError
+from choral.jobs.job_states import CRASH_KIND, ENDED, MAX_CLOCK_STEP_S, MAX_CRASHES, WEBHOOK_KEEP_S
+from choral.jobs.queue_store import Delivery
+from choral.jobs.record import JobRecord, job_not_found
 from choral.jobs.request import JobRequest
 from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, readable_request, record_of
 from choral.server.sqlite_file import SqliteFile
 from choral.types import Priority
 
 log = logging.getLogger("choral.server")
-MAX_CLOCK_STEP_S = 5.0  # of the wall clock against the monotonic one; what is more is a jump
-MAX_CRASHES = 3  # of the server while it ran a job, before the job is assumed to be the cause
-CRASHED = f"the server crashed {MAX_CRASHES} times while it ran this job: the audio may be the cause"
+CRASHED = "the server or its engine crashed {} times while it ran this job: the audio may be the cause"
 SCHEMA = """
 CREATE TABLE IF NOT EXISTS jobs (
     id TEXT PRIMARY KEY, request TEXT NOT NULL, priority TEXT NOT NULL, state TEXT NOT NULL,
@@ -112,13 +112,13 @@ class JobTable:
         self.end(dataclasses.replace(record, state="failed", error=str(error), error_kind="UsageError"))
         self.delete_audio(record.id)
 
-    def requeue(self, job_id: str) -> None:
-        """Put back a job that was interrupted through no fault of its own."""
-        self._file.write(
-            "UPDATE jobs SET state='queued', attempts=attempts-1 WHERE id=? AND state='running'", (job_id,)
-        )
+    def requeue(self, job_id: str, max_crashes: int = 0) -> str:
+        """Put back a running job, as `QueueStore.requeue` does; stored or dead."""
+        count = "crashes=crashes+1" if max_crashes else "attempts=attempts-1"
+        self._file.write(f"UPDATE jobs SET state='queued', {count} WHERE id=? AND state='running'", (job_id,))
+        return "dead" if max_crashes and job_id in self._end_crashed(max_crashes) else "stored"
 
-    def reschedule(self, job_id: str, due_at: float, error: str, kind: str) -> None:
+    def reschedule(self, job_id: str, due_at: float, error: str | None, kind: str | None) -> None:
         self._file.write(
             "UPDATE jobs SET state='waiting', due_at=?, error=?, error_kind=? WHERE id=?", (due_at, error, kind, job_id)
         )
@@ -126,6 +126,7 @@ class JobTable:
     def end(self, job: JobRecord, result: str | None = None) -> None:
         """Store the outcome, and that its webhook is due."""
         ended_at = job.ended_at or time.time()
+        keep_s = job.request.keep_s
         webhook = ("pending", ended_at) if job.request.callback else (None, None)
         values = {
             "state": job.state,
@@ -138,7 +139,7 @@ class JobTable:
             "result": result,
             "webhook": webhook[0],
             "webhook_due_at": webhook[1],
-            "expires_at": ended_at + job.request.keep_s,
+            "expires_at": ended_at + (max(keep_s, WEBHOOK_KEEP_S) if job.request.callback else keep_s),
         }
         columns = ", ".join(f"{name}=?" for name in values)
         self._file.write(f"UPDATE jobs SET {columns} WHERE id=?", (*values.values(), job.id))
@@ -146,13 +147,19 @@ class JobTable:
     def recover(self) -> None:
         """After a start: requeue the jobs that were running, and end those that crashed the server too often."""
         self._file.write("UPDATE jobs SET state='queued', crashes=crashes+1 WHERE state='running'")
-        for row in self._file.read("SELECT id FROM jobs WHERE state='queued' AND crashes>=?", (MAX_CRASHES,)):
-            job = self.show(row["id"])
-            self.end(dataclasses.replace(job, state="dead", error=CRASHED, error_kind="EngineError"))
+        self._end_crashed(MAX_CRASHES)
         kept = {row["id"] for row in self._file.read(f"SELECT id FROM jobs WHERE {NOT_ENDED}", ENDED)}
         for file in self.audio.iterdir():
             if file.name not in kept:
                 self.delete_audio(file.name)
+
+    def _end_crashed(self, max_crashes: int) -> list[str]:
+        rows = self._file.read("SELECT id FROM jobs WHERE state='queued' AND crashes>=?", (max_crashes,))
+        for job in [self.show(row["id"]) for row in rows]:
+            text = CRASHED.format(job.crashes)
+            self.end(dataclasses.replace(job, state="dead", error=text, error_kind=CRASH_KIND))
+            self.delete_audio(job.id)
+        return [row["id"] for row in rows]
 
     def delete_audio(self, job_id: str) -> None:
         try:
@@ -207,13 +214,22 @@ class JobTable:
         rows = self._file.read(query, (time.time(), limit))
         return [(row["id"], str(json_object(row["request"]).get("callback") or "")) for row in rows]
 
-    def record_webhook(
-        self, job_id: str, attempts: Sequence[WebhookAttempt], outcome: str, due_at: float | None
-    ) -> None:
+    def record_webhook(self, job_id: str, delivery: Delivery) -> str:
+        """The job is kept longer only while its webhook is pending. Returns stored, or rejected if it was deleted."""
+        try:
+            keep_s = self.show(job_id).request.keep_s
+        except JobNotFound:
+            return "rejected"
+        attempts = json.dumps([dataclasses.asdict(attempt) for attempt in delivery.attempts])
+        if delivery.outcome == "pending":
+            due_at, keep_s = time.time() + delivery.delay_s, max(keep_s, WEBHOOK_KEEP_S)
+        else:
+            due_at = None
         self._file.write(
-            "UPDATE jobs SET webhook=?, webhook_attempts=?, webhook_due_at=? WHERE id=?",
-            (outcome, json.dumps([dataclasses.asdict(attempt) for attempt in attempts]), due_at, job_id),
+            "UPDATE jobs SET webhook=?, webhook_attempts=?, webhook_due_at=?, expires_at=ended_at+? WHERE id=?",
+            (delivery.outcome, attempts, due_at, keep_s, job_id),
         )
+        return "stored"
 
     def _follow_clock(self) -> None:
         """Move what is due with a wall clock that was set back: it would otherwise wait for that much longer."""

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 
 from choral import formats
 from choral.errors import ChoralError
-from choral.jobs.record import JobRecord, Phase, State, Timings
+from choral.jobs.job_states import State
+from choral.jobs.record import JobRecord, Phase, Timings
 from choral.server.jobs.job_store import Snapshot
 from choral.server.responses import joined_text
 from choral.types import Priority
