@@ -20,6 +20,9 @@ class FetchSlots:
     def __len__(self) -> int:
         return len(self._host_of)
 
+    def __contains__(self, job: ActiveJob) -> bool:
+        return job.id in self._host_of
+
     @property
     def is_full(self) -> bool:
         return len(self._host_of) >= self._n_slots

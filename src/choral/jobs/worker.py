@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.errors import EngineClosed, EngineError, QueueFull
+from choral.jobs.active_job import ActiveJob
 from choral.jobs.batches import BatchFormer
 from choral.jobs.fetch_slots import FetchSlots
 from choral.jobs.heartbeat import Heartbeat
@@ -72,7 +73,7 @@ class Worker:
         n_concurrent = settings.batch_size or model.requests_at_once
         self._queue = WorkerQueue(queue, name or new_worker_name())
         self._retry = retry = RedisRetry(self._queue, redis_address)
-        fetch_slots = FetchSlots(runtime.settings.fetches, runtime.settings.n_fetches_per_host)
+        self._fetch_slots = fetch_slots = FetchSlots(runtime.settings.fetches, runtime.settings.n_fetches_per_host)
         self._fetcher = JobFetcher(self._queue, retry, settings, metrics, fetch_slots)
         batches = BatchFormer(n_concurrent, settings.batch_wait_s, metrics)
         environment = JobEnvironment(
@@ -155,12 +156,17 @@ class Worker:
                     await self._runner.has_changed.wait()
                     continue
                 await self._until_stopped(
-                    lambda: self._fetcher.fetch(max(1, self._runner.capacity), FETCH_WAIT_S, self._runner.start)
+                    lambda: self._fetcher.fetch(max(1, self._runner.capacity), FETCH_WAIT_S, self._start)
                 )
                 if is_burst and not self._runner.active and await self._is_all_done():
                     return
         except Exception as error:  # a bug: the jobs that are running can still end
             self._fail(_loop_error("fetching jobs", error), error)
+
+    def _start(self, job: ActiveJob) -> None:
+        if self._is_stopping.is_set():  # received while the stop was requested: put it back
+            job.abort("drain")
+        self._runner.start(job)
 
     async def _test_engine(self) -> None:
         """The engine fails at everything: unless a self-test passes, hand the jobs back and end."""
@@ -192,10 +198,14 @@ class Worker:
         return counts.is_all_done
 
     async def _drain(self) -> None:
-        """Let jobs in the engine finish within `drain_s`; put the others back at once, for other workers."""
+        """Let jobs in the engine finish within `drain_s`; put the others back at once, for other workers.
+
+        If the engine has ended, jobs in it get its error, also those that have reported nothing yet.
+        """
         self._heartbeat.is_stopping = True
+        is_engine_closed = isinstance(self._failure, EngineClosed)
         for job in self._runner.active.values():
-            if job.phase == "prep":
+            if job.phase == "prep" and (job in self._fetch_slots or not is_engine_closed):
                 job.abort("drain")
         await self._runner.is_idle_within(self._settings.drain_s)
         if n_left := await self._runner.close():
