@@ -28,13 +28,13 @@ SENTENCE = " And so my fellow Americans ask not what your country can do for you
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
-    with choral.load(tiny_en_pt, device="cpu") as loaded:
+    with choral.load(tiny_en_pt, device="cpu", compute_type="float32") as loaded:
         yield loaded
 
 
 @pytest.fixture(scope="module")
 def multilingual(tiny_ggml: Path) -> Iterator[choral.Model]:
-    with choral.load(tiny_ggml, device="cpu") as loaded:
+    with choral.load(tiny_ggml, device="cpu", compute_type="float32") as loaded:
         yield loaded
 
 
@@ -238,7 +238,7 @@ def test_close_stops_running_transcriptions(tiny_en_pt: Path, jfk: Path) -> None
 
 def test_collected_model_ends_its_threads(tiny_en_pt: Path) -> None:
     before = set(threading.enumerate())
-    model = choral.load(tiny_en_pt)
+    model = choral.load(tiny_en_pt, engine="torch")
     own = set(threading.enumerate()) - before
     assert {thread.name for thread in own} == {"choral-engine", "choral-lane"}
     del model

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from choral.audio.growing_recording import open_growing
 from choral.audio.recording import Recording
-from choral.config import ComputeType, EngineName, EngineSettings
+from choral.config import ComputeType, EngineName, EngineSettings, OptimizeFor
 from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import EngineStats
 from choral.errors import UsageError
@@ -37,20 +37,26 @@ def load(
     device: str = "auto",
     compute_type: ComputeType = "auto",
     threads: int = 0,
+    optimize_for: OptimizeFor = "latency",
     settings: EngineSettings | None = None,
     on_download: OnDownload | None = None,
 ) -> Model:
     """Load a model by name, Hugging Face id or path; download it first if necessary.
 
-    The default model is `large-v3-turbo` with CUDA and `base` on a CPU. `settings` holds every engine setting (slots,
-    encoder budget, queue limit, …) and takes the place of the four named ones. `on_download` receives the bytes
-    downloaded so far and in total.
+    The default model is `large-v3-turbo` with CUDA and `base` on a CPU. On a CPU, `optimize_for="throughput"` chooses
+    the engine that is faster for many callers instead of the one for a single file. `settings` holds every engine
+    setting (slots, encoder budget, queue limit, …) and takes the place of the five named ones. `on_download` receives
+    the bytes downloaded so far and in total.
     """
-    named = EngineSettings(engine=engine, device=device, compute_type=compute_type, threads=threads)
+    named = EngineSettings(
+        engine=engine, device=device, compute_type=compute_type, threads=threads, optimize_for=optimize_for
+    )
     if settings is None:
         settings = named
     elif named != EngineSettings():
-        raise UsageError("pass either settings=, or engine=, device=, compute_type= and threads=, not both")
+        raise UsageError(
+            "pass either settings=, or engine=, device=, compute_type=, threads= and optimize_for=, not both"
+        )
     name = str(model) if model is not None else default_name(settings)
     transcriber = load_transcriber(name, settings, on_download)
     return Model(name, transcriber.engine, transcriber)

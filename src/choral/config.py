@@ -10,6 +10,7 @@ from choral.types import option
 from choral.validation import check_fields
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
+OptimizeFor = Literal["latency", "throughput"]
 ComputeType = Literal["auto", "float32", "float16", "bfloat16", "int8", "fp8"]
 MAX_QUEUE_LIMIT = 2**31
 
@@ -18,15 +19,16 @@ MAX_QUEUE_LIMIT = 2**31
 class EngineSettings:
     """Settings of one engine; invalid values raise `UsageError` on construction."""
 
-    engine: EngineName = option("auto", "auto: torch where it is installed, CTranslate2 otherwise")
+    engine: EngineName = option("auto", "auto: the fastest for this machine and task; `choral doctor` says which")
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     devices: str = option("", 'several GPUs with an engine on each, for example "0,1"; overrides device')
-    compute_type: ComputeType = option("auto", "auto: float32 on a CPU, float16 on a GPU")
-    threads: int = option(0, "CPU threads; 0: one per core", within=(0, 4096))
+    compute_type: ComputeType = option("auto", "auto: float32 (torch) or int8 (CTranslate2) on a CPU, float16 on a GPU")
+    threads: int = option(0, "CPU threads; 0: one per core this process may use", within=(0, 4096))
     encoder_budget: int = option(32_768, "frames per encoder step; a window has 1,500", within=(1, 2**31))
     slots: int = option(0, "slots in the decoder's batch; 0: chosen for the device and its memory", within=(0, 4096))
     cache_bytes: int = option(-1, "size of the encoder cache; -1: chosen for the memory", within=(-1, 2**50))
     queue_limit: int = option(4096, "windows that may wait before new callers are refused", within=(1, MAX_QUEUE_LIMIT))
+    optimize_for: OptimizeFor = option("latency", "latency: one file at a time; throughput: many windows at a time")
     warm_up: bool | None = option(None, "run the largest step before the first request; None: only on a GPU")
 
     def __post_init__(self) -> None:

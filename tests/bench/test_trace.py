@@ -170,7 +170,7 @@ def test_cancelled_window_ends_with_its_last_step() -> None:
 
 def test_trace_of_a_real_model(tiny_en_pt: Path, speech_clips: list[Path]) -> None:
     workload = make_workload([str(path) for path in speech_clips])
-    with load(tiny_en_pt) as model:
+    with load(tiny_en_pt, compute_type="float32") as model:
         engine = model._engine
         recorder = Recorder(engine.capacity.n_slots)
         engine.observe(recorder)

@@ -54,7 +54,7 @@ class CountingDisplay:
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[package.Model]:
-    with package.load(tiny_en_pt, device="cpu") as loaded:
+    with package.load(tiny_en_pt, device="cpu", compute_type="float32") as loaded:
         yield loaded
 
 
@@ -99,7 +99,7 @@ def test_two_devices_give_the_same_texts(
     choral: Run, clips: list[Path], texts: list[str], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
     """Two engines on one device stand for two devices."""
-    flags = ("--language", "en", "--devices", "cpu,cpu", "--output-dir", "out")
+    flags = ("--language", "en", "--devices", "cpu,cpu", "--compute-type", "float32", "--output-dir", "out")
     result = choral("transcribe", *clips, "--model", tiny_en_pt, *flags)
     assert result.code == 0
     assert [(tmp_path / "out" / f"{path.stem}.txt").read_text() for path in clips] == texts
@@ -180,7 +180,7 @@ def test_full_disk_stops_the_run_and_prints_the_texts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     inputs = expand(map(str, clips)).found
-    with package.load(tiny_en_pt) as model:
+    with package.load(tiny_en_pt, compute_type="float32") as model:
         sink = FileSink(plan_outputs(inputs, tmp_path, ("text",)), ("text",), SubtitleOptions())
         executor = RuntimeExecutor(model.runtime(), OPTIONS.options, len(inputs))
         assert BatchRun(executor, sink, CountingDisplay(), OPTIONS, Failures()).run(inputs) == 5

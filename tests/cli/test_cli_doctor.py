@@ -75,7 +75,8 @@ def test_report_of_a_working_machine(doctor: Callable[..., Report], tiny_en_pt: 
     report = doctor("--device", "cpu")
     assert report.code == 0
     assert report.lines[0].startswith(f"Choral {package.__version__} with Python {sys.version_info.major}.")
-    assert re.fullmatch(r"torch on cpu in float32|ctranslate2 on cpu in \w+", report.line("engine"))
+    assert re.fullmatch(r"ctranslate2 on cpu in int8, threads: \d+; for one window at a time .*", report.line("engine"))
+    assert re.fullmatch(r"torch on cpu in float32, threads: \d+; many windows .*", report.line("many callers"))
     assert re.match(r".*, \d+ (of \d+ )?cores$", report.line("processor"))
     assert re.match(r"\d+\.\d+ [GM]B free of \d+\.\d+ [GM]B$", report.line("memory"))
     assert re.match(r"\d+\.\d+[^ ]*, .*", report.line("torch"))
@@ -90,7 +91,8 @@ def test_report_of_a_working_machine(doctor: Callable[..., Report], tiny_en_pt: 
 
 
 def test_several_devices_are_named(doctor: Callable[..., Report]) -> None:
-    assert doctor("--engine", "torch", "--devices", "cpu,cpu").line("engine") == "torch on cpu, cpu in float32"
+    line = doctor("--engine", "torch", "--devices", "cpu,cpu", "--threads", "3").line("engine")
+    assert re.fullmatch(r"torch on cpu, cpu in float32, threads: 3; as requested", line)
 
 
 @pytest.mark.parametrize(
@@ -109,9 +111,9 @@ def test_without_torch_ctranslate2_is_used(doctor: Callable[..., Report]) -> Non
     assert report.code == 0
     assert (
         report.line("torch")
-        == "! not installed (the default engine, for processors and GPUs) fix: pip install 'choral[torch]'"
+        == "! not installed (an engine, the faster for many callers and on GPUs) fix: pip install 'choral[torch]'"
     )
-    assert re.fullmatch(r"ctranslate2 on (cpu|cuda:0) in \w+", report.line("engine"))
+    assert re.fullmatch(r"ctranslate2 on (cpu|cuda:0) in \w+.*; PyTorch is not installed", report.line("engine"))
 
 
 def test_without_any_engine_it_fails(doctor: Callable[..., Report]) -> None:
@@ -133,7 +135,7 @@ def test_missing_required_package(doctor: Callable[..., Report], name: str) -> N
 
 def test_broken_engine_is_reported_with_a_fix(doctor: Callable[..., Report]) -> None:
     code = "raise OSError('libcudart.so.99: cannot open shared object file\\nand a page of advice')"
-    report = doctor(broken={"torch": code})
+    report = doctor("--engine", "torch", broken={"torch": code})
     assert report.code == 7
     assert report.line("torch").startswith(
         "! installed, but it cannot be loaded: libcudart.so.99: cannot open shared object"
@@ -201,7 +203,7 @@ def test_damaged_model(doctor: Callable[..., Report], tmp_path: Path) -> None:
 
 
 def test_trial_shows_the_log_line_of_the_engine(choral: Run, tiny_en_pt: Path) -> None:
-    result = choral("doctor", "--model", tiny_en_pt, "--device", "cpu", "--engine", "torch")
+    result = choral("doctor", "--model", tiny_en_pt, "--device", "cpu", "--compute-type", "float32")
     assert (result.code, result.errors) == (0, "")
     assert re.search(
         r"^    engine +torch on cpu in float32: encoder budget 32,768 frames, at most 21 windows per step; "

@@ -42,12 +42,14 @@ def test_texts_warnings_and_failures(choral: Run, clips: list[Path], tiny_en_pt:
     (tmp_path / "bad.mp3").write_bytes(b"no sound" * 100)
     (tmp_path / "cut.wav").write_bytes(clips[0].read_bytes()[:50_000])
     flags = ("--model", tiny_en_pt, "--device", "cpu", "--processes", "2", "--verbose", "--output-dir", "out")
-    result = choral("transcribe", *clips[:2], "bad.mp3", "cut.wav", "-", *flags, stdin=clips[2].read_bytes())
+    exact = ("--compute-type", "float32")
+    result = choral("transcribe", *clips[:2], "bad.mp3", "cut.wav", "-", *flags, *exact, stdin=clips[2].read_bytes())
     assert result.code == 3
     lines = result.errors.splitlines()
-    assert lines[0] == "choral: requests run in up to 2 processes: as requested"
-    assert sorted(line[:26] for line in lines[1:3]) == ["choral: bad.mp3 is not aud", "choral: cut.wav: warning: "]
-    with package.load(tiny_en_pt, device="cpu") as model:
+    assert lines[0].startswith("choral: torch on cpu in float32, threads: ")
+    assert lines[1] == "choral: requests run in up to 2 processes: as requested"
+    assert sorted(line[:26] for line in lines[2:4]) == ["choral: bad.mp3 is not aud", "choral: cut.wav: warning: "]
+    with package.load(tiny_en_pt, device="cpu", compute_type="float32") as model:
         for i, name in enumerate(("clip0", "clip1", "stdin")):
             expected = formats.text(model.transcribe(clips[i]))
             assert (tmp_path / "out" / f"{name}.txt").read_text() == expected

@@ -21,11 +21,12 @@ from choral import formats
 from choral.types import SubtitleOptions, Transcript
 
 Run = Callable[..., Any]
+FLOAT32 = ("--compute-type", "float32")  # one file and several then run on the same engine
 
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[package.Model]:
-    with package.load(tiny_en_pt) as loaded:
+    with package.load(tiny_en_pt, compute_type="float32") as loaded:
         yield loaded
 
 
@@ -34,10 +35,19 @@ def transcripts(model: package.Model, speech_clips: list[Path]) -> list[Transcri
     return [model.transcribe(path) for path in speech_clips[:2]]
 
 
+def test_default_engine_for_one_file(choral: Run, clips: list[Path], tiny_en_pt: Path) -> None:
+    result = choral("transcribe", clips[0], "--model", tiny_en_pt, "--device", "cpu", "--verbose")
+    assert result.code == 0
+    assert len(result.out.split()) > 3
+    plan, place = result.errors.splitlines()
+    assert plan.startswith("choral: ctranslate2 on cpu in int8, threads: ")
+    assert place == "choral: requests run on threads of this process: there is one input"
+
+
 def test_one_file_goes_to_standard_output(
     choral: Run, clips: list[Path], transcripts: list[Transcript], tiny_en_pt: Path
 ) -> None:
-    result = choral("transcribe", clips[0], "--model", tiny_en_pt)
+    result = choral("transcribe", clips[0], "--model", tiny_en_pt, *FLOAT32)
     assert (result.code, result.errors) == (0, "")
     assert result.out == formats.text(transcripts[0])
     assert len(result.out.split()) > 3
@@ -46,7 +56,9 @@ def test_one_file_goes_to_standard_output(
 def test_one_format_goes_to_standard_output(
     choral: Run, clips: list[Path], model: package.Model, tiny_en_pt: Path
 ) -> None:
-    result = choral("transcribe", clips[1], "--model", tiny_en_pt, "--format", "vtt", "--max_words_per_line", "3")
+    result = choral(
+        "transcribe", clips[1], "--model", tiny_en_pt, *FLOAT32, "--format", "vtt", "--max_words_per_line", "3"
+    )
     transcript = model.transcribe(clips[1], word_timestamps=True)
     assert (result.code, result.errors) == (0, "")
     assert result.out == formats.vtt(transcript, SubtitleOptions(max_words_per_line=3))
@@ -56,7 +68,9 @@ def test_one_format_goes_to_standard_output(
 def test_several_files_give_result_files(
     choral: Run, clips: list[Path], transcripts: list[Transcript], tiny_en_pt: Path, tmp_path: Path
 ) -> None:
-    result = choral("transcribe", "clip0.wav", "--model", tiny_en_pt, "no.wav", "--format", "srt", "clip1.wav")
+    result = choral(
+        "transcribe", "clip0.wav", "--model", tiny_en_pt, *FLOAT32, "no.wav", "--format", "srt", "clip1.wav"
+    )
     assert result.out == ""
     assert result.errors == "choral: no.wav: there is no such file or folder; check the spelling\n"
     assert result.code == 3
@@ -73,7 +87,9 @@ def test_bad_files_do_not_stop_the_others(
     (talks / "b.mp3").write_bytes(b"this is no sound at all" * 100)
     (talks / "c.ogg").touch()
     shutil.copy(clips[1], talks / "d.wav")
-    result = choral("transcribe", "talks", "--model", tiny_en_pt, "--output-dir", "texts/new", "--format", "all")
+    result = choral(
+        "transcribe", "talks", "--model", tiny_en_pt, *FLOAT32, "--output-dir", "texts/new", "--format", "all"
+    )
     assert result.code == 3
     lines = sorted(result.errors.splitlines())
     assert [line.split()[:3] for line in lines] == [["choral:", f"talks/{name}", "is"] for name in ("b.mp3", "c.ogg")]
@@ -86,7 +102,7 @@ def test_bad_files_do_not_stop_the_others(
 
 
 def test_standard_input(choral: Run, clips: list[Path], transcripts: list[Transcript], tiny_en_pt: Path) -> None:
-    result = choral("transcribe", "-", "--model", tiny_en_pt, "--format", "json", stdin=clips[0].read_bytes())
+    result = choral("transcribe", "-", "--model", tiny_en_pt, *FLOAT32, "--format", "json", stdin=clips[0].read_bytes())
     assert (result.code, result.errors) == (0, "")
     assert json.loads(result.out) == {"text": transcripts[0].text}
 
@@ -102,6 +118,7 @@ def test_urls(choral: Run, clips: list[Path], transcripts: list[Transcript], tin
             f"{address}/gone.wav",
             "--model",
             tiny_en_pt,
+            *FLOAT32,
             "--output-dir",
             "out",
         )
@@ -120,8 +137,8 @@ class QuietHandler(SimpleHTTPRequestHandler):
 def test_warnings_are_printed_unless_quiet(choral: Run, clips: list[Path], tiny_en_pt: Path, tmp_path: Path) -> None:
     whole = clips[0].read_bytes()
     (tmp_path / "cut.wav").write_bytes(whole[: len(whole) // 2])
-    told = choral("transcribe", "cut.wav", "--model", tiny_en_pt)
-    quiet = choral("transcribe", "cut.wav", "--model", tiny_en_pt, "--quiet")
+    told = choral("transcribe", "cut.wav", "--model", tiny_en_pt, *FLOAT32)
+    quiet = choral("transcribe", "cut.wav", "--model", tiny_en_pt, *FLOAT32, "--quiet")
     assert (told.code, quiet.code) == (0, 0)
     assert told.errors.startswith("choral: cut.wav: warning: ")
     assert quiet.errors == ""
@@ -132,7 +149,7 @@ def test_silence_gives_empty_text(choral: Run, tiny_en_pt: Path, tmp_path: Path)
     with wave.open(str(tmp_path / "silence.wav"), "wb") as file:
         file.setparams((1, 2, 16_000, 0, "NONE", ""))
         file.writeframes(bytes(2 * 16_000 * 3))
-    result = choral("transcribe", "silence.wav", "--model", tiny_en_pt)
+    result = choral("transcribe", "silence.wav", "--model", tiny_en_pt, *FLOAT32)
     assert (result.code, result.out) == (0, "")
 
 

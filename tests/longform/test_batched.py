@@ -15,7 +15,7 @@ RATE = 16_000
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
-    with choral.load(tiny_en_pt, device="cpu") as loaded:
+    with choral.load(tiny_en_pt, device="cpu", compute_type="float32") as loaded:
         yield loaded
 
 

@@ -64,7 +64,7 @@ def test_memory_is_trimmed_periodically_until_shutdown(monkeypatch: pytest.Monke
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
-    with choral.load(tiny_en_pt) as loaded:
+    with choral.load(tiny_en_pt, compute_type="float32") as loaded:
         yield loaded
 
 

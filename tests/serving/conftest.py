@@ -20,7 +20,7 @@ from request_faults import decode_with_faults
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
-    with choral.load(tiny_en_pt, device="cpu") as loaded:
+    with choral.load(tiny_en_pt, device="cpu", compute_type="float32") as loaded:
         yield loaded
 
 

@@ -62,7 +62,10 @@ def all_configs(setup: PeerSetup) -> list[PeerConfig]:
 
 
 def choral_configs(setup: PeerSetup) -> Iterator[PeerConfig]:
-    """Always with all callers at once."""
+    """Always with all callers at once. One long file also with the defaults of `choral transcribe`."""
+    if setup.is_long:
+        config = setup.config("choral", "choral defaults", "auto")
+        yield replace(config, family="choral defaults", setting="sequential", is_sequential=True)
     for engine in setup.engines:
         for compute_type in setup.compute_types:
             yield setup.config("choral", f"choral {engine}", compute_type, engine)

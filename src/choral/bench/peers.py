@@ -41,6 +41,7 @@ class PeerConfig:
     compute_type: str
     threads: int = 0  # in all; 0: the library's default
     engine: str = "auto"  # Choral's
+    is_sequential: bool = False  # Choral's mode, also for a long recording
     n_workers: int = 1  # share the threads
     n_callers: int = 1
     batch_size: int = 0  # windows of one file, or whole requests, that run together
@@ -187,14 +188,16 @@ def open_transformers(config: PeerConfig) -> BatchPeer:
 
 
 def open_choral(config: PeerConfig) -> ChoralPeer:
+    is_batched = config.is_long and not config.is_sequential
     settings = EngineSettings(
+        optimize_for="throughput" if is_batched or config.n_callers > 1 else "latency",
         engine=config.engine,  # type: ignore[arg-type]  # checked by the settings
         device=config.device,
         compute_type=config.compute_type,  # type: ignore[arg-type]
         threads=config.threads,
     )
     options = TranscribeOptions(
-        mode="batched" if config.is_long else "sequential",
+        mode="batched" if is_batched else "sequential",
         temperature=0.0,
         condition_on_previous_text=False,
         timestamps=config.timestamps,

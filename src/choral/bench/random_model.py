@@ -14,7 +14,8 @@ import numpy as np
 from choral.audio.constants import WINDOW_FRAMES
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
-from choral.engine.factory import pick_engine, torch_engine
+from choral.engine.engine_plan import require_installed
+from choral.engine.factory import torch_engine
 from choral.errors import UsageError
 from choral.model.checkpoint import AUDIO_POSITIONS, Array, Checkpoint, expected_shapes, sinusoids
 from choral.model.dims import ModelDims
@@ -91,7 +92,8 @@ def random_checkpoint(shape: str) -> Checkpoint:
 
 
 def random_engine(shape: str, settings: EngineSettings) -> Engine:
-    if pick_engine(settings) != "torch":
+    if settings.engine == "ctranslate2":
         raise UsageError("random weights run only on the torch engine: use --engine torch")
+    require_installed("torch")
     checkpoint = random_checkpoint(shape)
     return torch_engine(checkpoint, Tokenizer.for_checkpoint(checkpoint.dims), settings)

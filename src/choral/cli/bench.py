@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -108,11 +107,11 @@ def read_workload(sources: Sequence[str]) -> Workload:
 
 
 def pick_device(settings: EngineSettings) -> str:
-    from choral.longform.load_transcriber import uses_cuda
+    from choral.engine.engine_plan import plan_engine
 
     if settings.device != "auto":
         return settings.device
-    return "cuda" if importlib.util.find_spec("torch") is not None and uses_cuda(settings) else "cpu"
+    return "cuda" if plan_engine(settings).is_torch_on_gpu else "cpu"
 
 
 def resolve_model(name: str | None, device: str, is_quiet: bool) -> Path:

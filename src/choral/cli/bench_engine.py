@@ -137,7 +137,7 @@ def open_engine(arguments: argparse.Namespace) -> LocalEngine:
     if arguments.random_weights is None:
         from choral.engine.group import as_local
 
-        return as_local(load_model(arguments)._engine)
+        return as_local(load_model(arguments, optimize_for="throughput")._engine)
     from choral.bench.random_model import random_engine
 
     return random_engine(arguments.random_weights, engine_settings(arguments))

@@ -96,7 +96,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def open_model(arguments: argparse.Namespace) -> Model:
     if arguments.random_weights is None:
-        return load_model(arguments)
+        return load_model(arguments, optimize_for="throughput")
     from choral.bench.files_load import random_model
 
     return random_model(arguments.random_weights, engine_settings(arguments))

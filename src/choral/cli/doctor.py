@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 
 from choral import __version__
 from choral.cli.arguments import Parser
@@ -66,11 +67,15 @@ def examine(arguments: argparse.Namespace) -> Iterator[Section]:
     yield software.models_section()
     model: str | None = arguments.model
     if packages["numpy"].module is not None:
-        engine, default_model = software.engine_finding(engine_settings(arguments), engines)
+        settings = engine_settings(arguments)
+        engine, default_model = software.engine_finding(settings, engines)
+        many, _ = software.engine_finding(replace(settings, optimize_for="throughput"), engines)
         model = model or default_model
     else:
-        engine = Finding("engine", "unknown without numpy", State.NOTE)
-    selected = [engine] if model is None else [engine, software.model_finding(model)]
+        engine = many = Finding("engine", "unknown without numpy", State.NOTE)
+    selected = [engine] if many.text == engine.text else [engine, many]
+    if model is not None:
+        selected.append(software.model_finding(model))
     is_installed = model is not None and selected[-1].state is State.OK
     yield hardware.disk_section(needs_download=not is_installed)
     if engine.state is not State.PROBLEM and packages["numpy"].module is not None:

@@ -26,6 +26,7 @@ from choral.model.store import InstalledModel, ModelStore, default_model
 
 # What a package that is damaged, or built for other versions, raises when it is imported.
 IMPORT_ERRORS = (ImportError, OSError, RuntimeError, ValueError, AttributeError, TypeError, SystemError)
+NOT_INSTALLED = "not installed"
 CUBLAS = "libcublas.so.12"  # CTranslate2 loads it by this name when it first uses a GPU
 
 
@@ -38,8 +39,8 @@ class Package:
 
 
 ENGINES = (
-    Package("ctranslate2", "an engine, also without torch", "pip install ctranslate2", State.NOTE),
-    Package("torch", "the default engine, for processors and GPUs", "pip install 'choral[torch]'", State.NOTE),
+    Package("ctranslate2", "an engine, the faster for one file", "pip install ctranslate2", State.NOTE),
+    Package("torch", "an engine, the faster for many callers and on GPUs", "pip install 'choral[torch]'", State.NOTE),
 )
 PACKAGES = (
     Package("numpy", "arithmetic", "pip install 'numpy>=2'"),
@@ -79,7 +80,7 @@ def import_package(package: Package) -> ImportedPackage:
             return ImportedPackage(package, importlib.import_module(package.name))
     except ModuleNotFoundError as error:
         if error.name == package.name:
-            return ImportedPackage(package, None, "not installed")
+            return ImportedPackage(package, None, NOT_INSTALLED)
         return ImportedPackage(package, None, f"installed, but it cannot be loaded: {first_line(error)}")
     except IMPORT_ERRORS as error:
         return ImportedPackage(package, None, f"installed, but it cannot be loaded: {first_line(error)}")
@@ -186,20 +187,20 @@ def model_finding(name: str) -> Finding:
 
 def engine_finding(settings: EngineSettings, engines: Mapping[str, ImportedPackage]) -> tuple[Finding, str]:
     """The engine, device and precision that these settings select here, and the default model that goes with them."""
-    from choral.engine.factory import pick_engine
+    from choral.engine.engine_plan import choose_engine, plan_engine
 
+    subject = "engine" if settings.optimize_for == "latency" else "many callers"
     try:
-        name = pick_engine(settings)
-        if engines[name].module is None:
-            return _broken_engine(name, engines), default_model(cuda=False)
-        device, compute_type = _torch_choice(settings) if name == "torch" else _ctranslate2_choice(settings)
+        name, _ = choose_engine(settings)
+        if name in engines and engines[name].module is None and engines[name].problem != NOT_INSTALLED:
+            return _broken_engine(subject, name, engines), default_model(cuda=False)
+        plan = plan_engine(settings)
     except (MissingDependency, UsageError) as error:
-        return Finding("engine", str(error), State.PROBLEM), default_model(cuda=False)
-    finding = Finding("engine", f"{name} on {device} in {compute_type}")
-    if name == "torch" and "cuda" in device:
-        has_triton = importlib.util.find_spec("triton") is not None
-        return with_kernels(finding, has_triton=has_triton), default_model(cuda=True)
-    return finding, default_model(cuda=False)
+        return Finding(subject, str(error), State.PROBLEM), default_model(cuda=False)
+    finding = Finding(subject, str(plan))
+    if plan.is_torch_on_gpu:
+        finding = with_kernels(finding, has_triton=importlib.util.find_spec("triton") is not None)
+    return finding, default_model(cuda=plan.is_torch_on_gpu)
 
 
 def runtime_finding(engine: Finding) -> Finding:
@@ -226,23 +227,9 @@ def with_kernels(finding: Finding, *, has_triton: bool) -> Finding:
     return replace(finding, text=f"{finding.text}, and slow without Triton", state=State.NOTE, fix="pip install triton")
 
 
-def _torch_choice(settings: EngineSettings) -> tuple[str, str]:
-    from choral.engine.torch_device import pick_compute_type, pick_device
-
-    devices = [pick_device(name) for name in settings.device_names or [settings.device]]
-    return ", ".join(map(str, devices)), pick_compute_type(settings.compute_type, devices[0])
-
-
-def _ctranslate2_choice(settings: EngineSettings) -> tuple[str, str]:
-    from choral.engine.ct2_runner import pick_compute_type, pick_device
-
-    kind, index = pick_device(settings.device)
-    return kind if kind == "cpu" else f"{kind}:{index}", pick_compute_type(settings.compute_type, kind)
-
-
-def _broken_engine(name: str, engines: Mapping[str, ImportedPackage]) -> Finding:
+def _broken_engine(subject: str, name: str, engines: Mapping[str, ImportedPackage]) -> Finding:
     fix = f"reinstall it: pip install --force-reinstall {name}"
     others = [other for other, engine in engines.items() if engine.module is not None]
     if others:
         fix += f"; until then, use --engine {others[0]}"
-    return Finding("engine", f"{name}, which cannot be loaded", State.PROBLEM, fix)
+    return Finding(subject, f"{name}, which cannot be loaded", State.PROBLEM, fix)

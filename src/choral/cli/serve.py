@@ -17,7 +17,7 @@ from choral.cli.arguments import Parser, add_flags, given_options
 from choral.cli.console import write_stdout
 from choral.cli.progress import download_bar
 from choral.cli.shared_flags import (
-    SERVICE_CACHE_BYTES,
+    SERVICE_SETTINGS,
     WEBHOOK_SECRET,
     add_log_flags,
     add_machine_flags,
@@ -125,13 +125,14 @@ def run(arguments: argparse.Namespace) -> int:
 def load_served_model(arguments: argparse.Namespace) -> Model:
     """With its engine in this process or, where that would slow down both, in a process of its own."""
     from choral.api import Model
-    from choral.longform.load_transcriber import default_name, is_on_gpu
+    from choral.engine.engine_plan import plan_engine
+    from choral.longform.load_transcriber import default_name
     from choral.serving.runtime_plan import needs_engine_process
     from choral.serving.supervised_engine import SupervisedEngine
 
-    settings = replace(engine_settings(arguments), cache_bytes=SERVICE_CACHE_BYTES)
-    if not needs_engine_process(is_on_gpu=is_on_gpu(settings)):
-        return load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)
+    settings = replace(engine_settings(arguments), **SERVICE_SETTINGS)
+    if not needs_engine_process(is_on_gpu=plan_engine(settings).is_torch_on_gpu):
+        return load_model(arguments, **SERVICE_SETTINGS)
     name = arguments.model or default_name(settings)
     with download_bar(f"loading {name}", is_quiet=arguments.quiet) as on_download:
         engine = SupervisedEngine(name, settings, on_download=on_download, log_format=arguments.log_format)

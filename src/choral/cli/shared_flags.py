@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from choral.jobs.sync_client import Client
 
 WEBHOOK_SECRET = "CHORAL_WEBHOOK_SECRET"
-SERVICE_CACHE_BYTES = 256 * 2**20  # clients of a service rarely send the same audio twice
+SERVICE_SETTINGS: dict[str, Any] = {
+    "cache_bytes": 256 * 2**20,  # clients of a service rarely send the same audio twice
+    "optimize_for": "throughput",
+}
 ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads")
 
 

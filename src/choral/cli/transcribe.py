@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
@@ -19,7 +20,8 @@ from choral.cli.failures import Failures
 from choral.cli.inputs import Inputs, expand, require_stdin
 from choral.cli.outputs import FileSink, Sink, StdoutSink, make_folder, plan_outputs, read_formats
 from choral.cli.progress import Display, open_progress
-from choral.cli.shared_flags import add_machine_flags, load_model
+from choral.cli.shared_flags import add_machine_flags, engine_settings, load_model
+from choral.engine.engine_plan import optimize_for, plan_engine
 from choral.errors import UsageError
 from choral.formats import FORMATS
 from choral.types import SubtitleOptions, TranscribeOptions
@@ -83,6 +85,7 @@ PROCESSES_HELP = (
     "processes that decode audio and assemble text beside the engine; 0: threads of this process "
     "(default: as many as help)"
 )
+VERBOSE_HELP = "say which engine is used and where the work is done, and why"
 MAX_PROCESSES = 256
 SUBTITLE_FLAGS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 
@@ -93,7 +96,7 @@ def add_arguments(parser: Parser) -> None:
     machine = parser.add_argument_group("model and machine")
     add_machine_flags(machine)
     machine.add_argument("--processes", type=n_processes, metavar="N", help=PROCESSES_HELP)
-    machine.add_argument("--verbose", action="store_true", help="say where the work is done, and why")
+    machine.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     add_transcription_flags(parser)
     parser.set_defaults(run=run)
 
@@ -126,7 +129,13 @@ def run(arguments: argparse.Namespace) -> int:
     require_stdin(inputs)
     open_sink = choose_sink(arguments.output_dir, inputs, options)
     n_files = len(inputs.found)
-    with closing(load_model(arguments)) as model, open_progress(n_files, is_quiet=arguments.quiet) as display:
+    hint = optimize_for(n_files, options.options)
+    if arguments.verbose:
+        message(f"choral: {plan_engine(replace(engine_settings(arguments), optimize_for=hint))}")
+    with (
+        closing(load_model(arguments, optimize_for=hint)) as model,
+        open_progress(n_files, is_quiet=arguments.quiet) as display,
+    ):
         runtime = model.runtime(n_files, arguments.processes)
         if arguments.verbose:
             with display.paused():

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, add_flags, given_options
 from choral.cli.shared_flags import (
-    SERVICE_CACHE_BYTES,
+    SERVICE_SETTINGS,
     WEBHOOK_SECRET,
     add_log_flags,
     add_machine_flags,
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
     signing_key(secret)  # raises before a model is loaded if it is malformed
     limit_malloc_arenas()
     asyncio.run(check_redis(arguments))  # a wrong URL fails before a model is loaded
-    with closing(load_model(arguments, cache_bytes=SERVICE_CACHE_BYTES)) as model:
+    with closing(load_model(arguments, **SERVICE_SETTINGS)) as model:
         name = new_worker_name()
         configure_logging(arguments.log_format, worker=name, is_quiet=arguments.quiet)  # after the progress bar is gone
         asyncio.run(run_worker(arguments, name, model, prep, settings, secret))

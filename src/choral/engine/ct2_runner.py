@@ -23,6 +23,7 @@ from choral.common.processor import default_threads
 from choral.config import EngineSettings
 from choral.engine.capacity import free_memory, plan_capacity
 from choral.engine.decoding import finished, initial_tokens, nan_failure, require_tokens, window_seed
+from choral.engine.engine_plan import CTRANSLATE2_CPU_SLOTS
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
@@ -41,7 +42,7 @@ from choral.model.checkpoint import Checkpoint
 from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.tokenizer import Tokenizer
 
-MAX_SLOTS = {"cpu": 8, "cuda": 32}  # windows of one micro-batch: all wait for the longest
+MAX_SLOTS = {"cpu": CTRANSLATE2_CPU_SLOTS, "cuda": 32}
 FLOAT32_BYTES = 4
 OLD_LANGUAGE_CODES = {"iw": "he"}  # in older model folders
 # Ranks beams by the sum of their log-probabilities. With a penalty of 0 it would stop at the first beam that ends.
@@ -273,9 +274,10 @@ def pick_device(name: str) -> tuple[str, int]:
 
 
 def pick_compute_type(requested: str, kind: str) -> str:
-    if requested == "auto":
-        return "float16" if kind == "cuda" else "float32"
     supported = ctranslate2.get_supported_compute_types(kind)
+    if requested == "auto":
+        fast = "float16" if kind == "cuda" else "int8"
+        return fast if fast in supported else "float32"
     if requested not in supported:
         raise UsageError(
             f"compute type {requested}: CTranslate2 supports {', '.join(sorted(supported))} on this machine's {kind}"

@@ -1,33 +1,25 @@
-"""Chooses the runner of a model and builds its engine. Heavy packages are imported here, on first use."""
+"""Builds the engine of a model on the runner that `engine_plan` chooses. Heavy packages are imported on first use."""
 
 from __future__ import annotations
 
-import importlib.util
+import logging
 from dataclasses import replace
 
 from choral.config import MAX_QUEUE_LIMIT, EngineSettings
 from choral.engine.engine import Engine
+from choral.engine.engine_plan import import_errors, plan_engine
 from choral.engine.group import EngineGroup, LocalEngine
-from choral.errors import MissingDependency, OutOfMemory
+from choral.errors import OutOfMemory
 from choral.model.checkpoint import Checkpoint
 from choral.model.tokenizer import Tokenizer
 
-PACKAGES = {"torch": "torch", "ctranslate2": "ctranslate2"}
-
-
-def pick_engine(settings: EngineSettings) -> str:
-    """The engine named in the settings, or the best one installed."""
-    names = list(PACKAGES) if settings.engine == "auto" else [settings.engine]
-    for name in names:
-        if importlib.util.find_spec(PACKAGES[name]) is not None:
-            return name
-    if settings.engine == "torch":
-        raise MissingDependency("this engine needs PyTorch: pip install 'choral[torch]'")
-    raise MissingDependency("transcribing needs CTranslate2 or PyTorch: pip install ctranslate2, or 'choral[torch]'")
+log = logging.getLogger("choral.engine")
 
 
 def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> LocalEngine:
-    make = torch_engine if pick_engine(settings) == "torch" else ctranslate2_engine
+    plan = plan_engine(settings)
+    log.info(plan)
+    make = torch_engine if plan.engine == "torch" else ctranslate2_engine
     if not settings.devices:
         return make(checkpoint, tokenizer, settings)
     engines: list[Engine] = []
@@ -44,11 +36,9 @@ def make_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSe
 
 
 def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
-    try:
+    with import_errors("PyTorch"):
         from choral.engine.torch_device import has_gpu_path
         from choral.engine.torch_runner import TorchRunner
-    except (ImportError, OSError) as error:
-        raise MissingDependency(f"PyTorch is installed but does not load ({error}): see `choral doctor`") from error
     if not has_gpu_path(settings.device, checkpoint.dims):
         return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
     return gpu_engine(checkpoint, tokenizer, settings)
@@ -67,8 +57,6 @@ def gpu_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSet
 
 
 def ctranslate2_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
-    try:
+    with import_errors("CTranslate2"):
         from choral.engine.ct2_runner import Ct2Runner
-    except (ImportError, OSError) as error:
-        raise MissingDependency(f"CTranslate2 is installed but does not load ({error}): see `choral doctor`") from error
     return Engine(Ct2Runner(checkpoint, tokenizer, settings), settings)

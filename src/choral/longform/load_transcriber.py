@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from choral.config import EngineSettings
-from choral.engine.factory import make_engine, pick_engine
+from choral.engine.engine_plan import plan_engine
+from choral.engine.factory import make_engine
 from choral.longform.transcriber import Transcriber
 from choral.model.store import ModelStore, default_model
 from choral.model.tokenizer import Tokenizer
@@ -23,16 +24,4 @@ def load_transcriber(name: str, settings: EngineSettings, on_download: OnDownloa
 
 def default_name(settings: EngineSettings) -> str:
     """The model for these settings where none is named."""
-    return default_model(cuda=is_on_gpu(settings))
-
-
-def is_on_gpu(settings: EngineSettings) -> bool:
-    return pick_engine(settings) == "torch" and uses_cuda(settings)
-
-
-def uses_cuda(settings: EngineSettings) -> bool:
-    if (settings.devices or settings.device) == "cpu":
-        return False
-    import torch
-
-    return torch.cuda.is_available()
+    return default_model(cuda=plan_engine(settings).is_torch_on_gpu)

@@ -49,5 +49,5 @@ def http(job_server: ServeProcess) -> Iterator[httpx.Client]:
 @pytest.fixture(scope="session")
 def jfk_transcript(tiny_en_pt: Path, jfk: Path) -> choral.Transcript:
     """What `choral transcribe` gives, with words."""
-    with choral.load(tiny_en_pt, device="cpu", threads=1) as model:
+    with choral.load(tiny_en_pt, device="cpu", compute_type="float32", threads=1) as model:
         return model.transcribe(jfk, word_timestamps=True)

@@ -25,7 +25,7 @@ PARTS = ("dashwood had then", "how much there might be", "young man", "woman", "
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[Model]:
-    with choral.load(tiny_en_pt) as model:
+    with choral.load(tiny_en_pt, compute_type="float32") as model:
         yield model
 
 
