@@ -205,16 +205,16 @@ def test_processes_are_recycled(
     assert len(seen) == 3
 
 
-def test_kept_process_is_started_before_requests_and_replaced(
+def test_kept_processes_are_started_before_requests_and_replaced(
     make_pool: Callable[..., RequestPool], tones: Int16Samples
 ) -> None:
-    pool = make_pool(n_processes=2, n_kept=1)
-    wait_until(lambda: len(pool.pids) == 1)
-    (first,) = pool.pids
+    pool = make_pool(n_processes=3, n_kept=2)
+    wait_until(lambda: len(pool.pids) == 2)
+    kept = pool.pids
     Followed(pool, wav(tones), SHORT).result()
-    assert pool.pids == [first]
-    os.kill(first, signal.SIGKILL)
-    wait_until(lambda: len(set(pool.pids) - {first}) == 1)
+    assert pool.pids == kept
+    os.kill(kept[0], signal.SIGKILL)
+    wait_until(lambda: len(set(pool.pids) - {kept[0]}) == 2)
 
 
 def test_no_descriptor_leaks(

@@ -24,12 +24,16 @@ class PoolSettings:
     limits: InputLimits = field(default_factory=InputLimits)
 
     @classmethod
-    def of(cls, prep: ServingSettings, requests_at_once: int) -> PoolSettings:
+    def of(cls, prep: ServingSettings, requests_at_once: int, *, keeps_all: bool) -> PoolSettings:
+        """`keeps_all`: processes start before the requests that need them, for an engine that would wait for them.
+
+        Otherwise one does, which requests prefer while others start.
+        """
         n_processes = min(prep.n_processes, requests_at_once)
         return cls(
             n_processes=n_processes,
             n_requests=-(-requests_at_once // n_processes),
-            n_kept=1,  # a request prefers one that is ready, so that none waits while others start
+            n_kept=n_processes if keeps_all else 1,
             fetches=prep.fetches,
             fetches_per_host=prep.fetches_per_host,
             memory_bytes=prep.memory_bytes,

@@ -61,8 +61,9 @@ class RequestDispatcher:
                 lane.start_fetch(request)
                 self._send(process, request, "fetching")
         self._dispatch_suspect()
-        if len(self._usable) < self._settings.n_kept and not self._n_start_failures:
-            self._try_start(is_needed=False)
+        while len(self._usable) < self._settings.n_kept and not self._n_start_failures:
+            if not self._try_start(is_needed=False):
+                break
 
     def receive(self, process: ConnectedProcess) -> None:
         """Read what a process has sent; it is gone afterwards if it has ended."""

@@ -90,7 +90,7 @@ class Runtime:
         decode: DecodeFunction = decode_into,
     ) -> Runtime:
         """For a server or a worker, with its limits on what may be read."""
-        chosen = PoolSettings.of(settings, n_requests)
+        chosen = PoolSettings.of(settings, n_requests, keeps_all="cuda" in transcriber.engine.device)
         plan = plan_service(chosen.n_processes, has_engine_process=isinstance(transcriber.engine, SupervisedEngine))
         return cls(transcriber, plan, n_requests, chosen, decode=decode)
 
