@@ -1,14 +1,12 @@
 """CPU time of a request outside its process: its start, the pool's thread, and serving an engine that does nothing.
 
-    python benchmarks/request_cost.py [REQUESTS] [PROCESSES]
-
 Prints one line of JSON with milliseconds of CPU a request, so that other work on the machine matters little.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +15,8 @@ from pathlib import Path
 
 import choral
 from choral.bench.null_runner import make_null_engine
+from choral.cli.arguments import Parser, describe
+from choral.cli.bench import require_counts
 from choral.config import EngineSettings
 from choral.longform.transcriber import Transcriber
 from choral.model.store import ModelStore
@@ -26,12 +26,20 @@ from choral.serving.engine_server import EngineServer
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.request_events import RequestEvent, RequestFailed, RequestFinished, TranscribeRequest
 from choral.serving.request_pool import RequestPool
+from support.script import run_script
 
 N_AT_ONCE = 32
 CLIP_S = 5
 
 
-def main(n_requests: int, n_processes: int) -> None:
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--requests", type=int, default=1000, metavar="N", help=describe("requests", 1000))
+    parser.add_argument("--processes", type=int, default=2, metavar="N", help=describe("request processes", 2))
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    require_counts(arguments, requests=1, processes=1)
+    n_requests, n_processes = arguments.requests, arguments.processes
     checkpoint = open_checkpoint(ModelStore().resolve("tiny.en"))
     tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
     engine = make_null_engine(checkpoint, tokenizer, EngineSettings(warm_up=False))
@@ -48,6 +56,7 @@ def main(n_requests: int, n_processes: int) -> None:
     engine.close()
     found = {name: round(ms, 4) for name, ms in spent_ms.items() if ms > 0.001}
     print(json.dumps({"start_ms": round(1000 * start_s / n_requests, 4), **found, "wall_s": round(took_s, 2)}))
+    return 0
 
 
 def run(pool: RequestPool, clip: Path, n_requests: int) -> float:
@@ -87,4 +96,4 @@ def write_clip(path: Path) -> Path:
 
 
 if __name__ == "__main__":
-    main(*[int(argument) for argument in [*sys.argv[1:], "1000", "2"][:2]])
+    run_script(__doc__, add_arguments, measure, usage="[options]", has_machine_flags=False)

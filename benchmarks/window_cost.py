@@ -1,13 +1,12 @@
 """CPU time of a window at the engine's boundary: `submit` in the client, and the server's thread, of an idle engine.
 
-    python benchmarks/window_cost.py [WINDOWS]
-
 Prints one line of JSON with microseconds of CPU a window, for short windows and those of 30 s, and those of `submit` in
 the engine's own process for comparison.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import socket
 import subprocess
@@ -19,6 +18,8 @@ import numpy as np
 
 from choral.audio.constants import SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.bench.null_runner import NullRunner
+from choral.cli.arguments import Parser, describe
+from choral.cli.bench import require_counts
 from choral.config import EngineSettings
 from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import Engine
@@ -28,20 +29,36 @@ from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 from choral.serving.engine_client import connect
 from choral.serving.engine_server import EngineServer
+from support.script import run_script
 
 DIMS = ModelDims(80, 1500, 384, 6, 4, 51_865, 448, 384, 6, 4)  # those of tiny
 N_AT_ONCE, N_TOKENS, N_PROMPT_TOKENS = 64, 60, 200
 LENGTHS = {"short": SAMPLE_RATE // 10, "30 s": WINDOW_SAMPLES}
 
 
-def main(n_windows: int) -> None:
+def add_arguments(parser: Parser) -> None:
+    parser.add_argument("--windows", type=int, default=1000, metavar="N", help=describe("windows", 1000))
+    parser.add_argument("--client", type=int, help=argparse.SUPPRESS)  # the client's process: samples of its windows
+
+
+def measure(arguments: argparse.Namespace) -> int:
+    require_counts(arguments, windows=1)
+    if arguments.client is None:
+        measure_boundary(arguments.windows)
+    else:
+        with socket.socket(fileno=sys.stdin.fileno()) as connection:
+            print(run(connect(connection).engine, arguments.client, arguments.windows))
+    return 0
+
+
+def measure_boundary(n_windows: int) -> None:
     found: dict[str, dict[str, float]] = {}
     for name, n_samples in LENGTHS.items():
         engine = null_engine()
         server = EngineServer(Transcriber(engine, Tokenizer.for_checkpoint(DIMS), DIMS))
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, __file__, str(n_windows), str(n_samples)]
+            command = [sys.executable, __file__, f"--windows={n_windows}", f"--client={n_samples}"]
             client = subprocess.Popen(command, stdin=theirs.fileno(), stdout=subprocess.PIPE, text=True)
         server.add_client(ours)
         submit_us = float(client.communicate()[0])
@@ -79,8 +96,4 @@ def run(engine: AnyEngine, n_samples: int, n_windows: int) -> float:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) < 3:
-        main(int([*sys.argv, "1000"][1]))
-    else:  # the client's process
-        with socket.socket(fileno=sys.stdin.fileno()) as connection:
-            print(run(connect(connection).engine, int(sys.argv[2]), int(sys.argv[1])))
+    run_script(__doc__, add_arguments, measure, usage="[options]", has_machine_flags=False)

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench import add_folder, add_quiet, find_short_clips, progress, read_counts, require_counts
 from choral.cli.console import format_table, write_stdout
-from choral.cli.shared_flags import add_machine_flags, engine_settings, load_model
-from choral.cli.transcribe import PROCESSES_HELP, n_processes
+from choral.cli.shared_flags import add_machine_flags, add_processes_flag, engine_settings, load_model
 from choral.types import TranscribeOptions
 
 if TYPE_CHECKING:
@@ -51,7 +50,7 @@ def add_arguments(parser: Parser) -> None:
     add_quiet(parser)
     machine = parser.add_argument_group("model and machine")
     add_machine_flags(machine)
-    machine.add_argument("--processes", type=n_processes, metavar="N", help=PROCESSES_HELP)
+    add_processes_flag(machine)
     parser.set_defaults(run=run)
 
 

@@ -20,6 +20,7 @@ SERVICE_SETTINGS: dict[str, Any] = {
     "optimize_for": "throughput",
 }
 ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads")
+MAX_PROCESSES = 256
 
 
 def add_machine_flags(group: argparse._ArgumentGroup) -> None:
@@ -30,6 +31,22 @@ def add_machine_flags(group: argparse._ArgumentGroup) -> None:
         "(default: one that fits the machine)",
     )
     add_flags(group, EngineSettings, ENGINE_FLAGS)
+
+
+def add_processes_flag(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--processes",
+        type=_n_processes,
+        metavar="N",
+        help="processes that decode audio and assemble text beside the engine; 0: threads of this process "
+        "(default: as many as help)",
+    )
+
+
+def _n_processes(text: str) -> int:
+    if not text.isdecimal() or int(text) > MAX_PROCESSES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MAX_PROCESSES}")
+    return int(text)
 
 
 def engine_settings(arguments: argparse.Namespace) -> EngineSettings:

@@ -20,7 +20,7 @@ from choral.cli.failures import Failures
 from choral.cli.inputs import Inputs, expand, require_stdin
 from choral.cli.outputs import FileSink, Sink, StdoutSink, make_folder, plan_outputs, read_formats
 from choral.cli.progress import Display, open_progress
-from choral.cli.shared_flags import add_machine_flags, engine_settings, load_model
+from choral.cli.shared_flags import add_machine_flags, add_processes_flag, engine_settings, load_model
 from choral.engine.engine_plan import optimize_for, plan_engine
 from choral.errors import UsageError
 from choral.formats import FORMATS
@@ -81,12 +81,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "hallucination_silence_threshold",
     ),
 }
-PROCESSES_HELP = (
-    "processes that decode audio and assemble text beside the engine; 0: threads of this process "
-    "(default: as many as help)"
-)
 VERBOSE_HELP = "say which engine is used and where the work is done, and why"
-MAX_PROCESSES = 256
 SUBTITLE_FLAGS = ("highlight_words", "max_line_width", "max_line_count", "max_words_per_line")
 
 
@@ -95,16 +90,10 @@ def add_arguments(parser: Parser) -> None:
     add_output_flags(parser.add_argument_group("output"))
     machine = parser.add_argument_group("model and machine")
     add_machine_flags(machine)
-    machine.add_argument("--processes", type=n_processes, metavar="N", help=PROCESSES_HELP)
+    add_processes_flag(machine)
     machine.add_argument("--verbose", action="store_true", help=VERBOSE_HELP)
     add_transcription_flags(parser)
     parser.set_defaults(run=run)
-
-
-def n_processes(text: str) -> int:
-    if not text.isdecimal() or int(text) > MAX_PROCESSES:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from 0 to {MAX_PROCESSES}")
-    return int(text)
 
 
 def add_output_flags(output: argparse._ArgumentGroup) -> None:

@@ -14,6 +14,7 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,9 @@ def start_child(
     Linux kills the child when the thread that started it ends.
     """
     command = [sys.executable, "-P", "-c", _START.format(module=module), json.dumps(sys.path), json.dumps(arguments)]
-    variables = {**os.environ, **environment}
     try:
+        # Python chooses at the first use, and passes over a disk that is full then: here that is when a service starts.
+        variables = {**os.environ, "TMPDIR": tempfile.gettempdir(), **environment}
         return subprocess.Popen(command, stdin=stdin, stdout=subprocess.DEVNULL, env=variables, pass_fds=tuple(fds))
     except OSError as error:
         raise EngineError(f"could not start a process ({error.strerror}): free some memory") from error
@@ -60,6 +62,7 @@ def harden(parent_pid: int, *, is_expendable: bool = True) -> None:
         sys.exit()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
+    tempfile.tempdir = os.environ["TMPDIR"]  # as the parent has chosen
 
 
 def limit_memory(n_bytes: int) -> None:
