@@ -92,7 +92,7 @@ def test_dispatcher_raises_for_a_failed_batch_and_runs_the_next() -> None:
     assert dispatcher.call(AudioFile("good", None)) == "good"
 
 
-@pytest.mark.parametrize("index", range(5))
+@pytest.mark.parametrize("index", [0, 4, *(pytest.param(index, marks=pytest.mark.slow) for index in (1, 2, 3))])
 def test_every_strategy_returns_the_text_of_each_request(
     tiny_en_ct2: Path, librivox: tuple[SpeechSample, ...], index: int
 ) -> None:
