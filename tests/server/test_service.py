@@ -82,7 +82,7 @@ def test_cancelled_requests_leave_before_the_next_step(model: choral.Model, jfk:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert service.requests.n_active == 0
-            steps, deadline_s = service.model.stats.steps, time.monotonic() + 20
+            steps, deadline_s = service.model.stats.steps, time.monotonic() + 60
             while service.model.stats.cancelled == 0 and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.001)
             assert service.model.stats.cancelled == 1
@@ -94,6 +94,8 @@ def test_cancelled_requests_leave_before_the_next_step(model: choral.Model, jfk:
                 audio, TranscribeOptions(), on_segment=told.append, on_duration=told.append
             )
             assert told == [transcript.duration, *transcript.segments]
+            while service.runtime.backlog != NO_BACKLOG and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.001)
             assert service.runtime.backlog == NO_BACKLOG  # the refused request is gone too
             with nothing.open("wb+") as empty, pytest.raises(AudioEmpty, match=r"nothing\.mp3 is empty"):
                 await service.transcribe(OpenFile("nothing.mp3", empty), options)
@@ -137,9 +139,10 @@ def test_text_comes_while_audio_is_decoded_unless_it_may_be_refused(
                 OpenFile(str(path), other), options, on_segment=told_refusable.append, on_duration=told_refusable.append
             )
             free = service.transcribe(OpenFile(str(path), file), options, on_segment=on_segment)
-            transcript, _ = await asyncio.wait_for(asyncio.gather(free, refusable), 200)
+            transcript, later = await asyncio.wait_for(asyncio.gather(free, refusable), 200)
         assert told == list(transcript.segments)
-        assert told_refusable == [transcript.duration, *transcript.segments]
+        assert told_refusable == [later.duration, *later.segments]
+        assert later.text == transcript.text  # scores may differ with the batch
 
     settings = ServingSettings(processes=1)
     with Runtime.for_service(model.transcriber, settings, 8, decode=decode_and_wait) as runtime:
