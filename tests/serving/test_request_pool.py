@@ -69,7 +69,14 @@ def test_every_kind_of_input(
     with jfk.open("rb") as file, open(jfk, "rb", buffering=0) as raw, choral.Recording.open(jfk) as recording:
         file.seek(1000)  # a file is read from its beginning
         inputs = [jfk, str(jfk), jfk.name, data, bytearray(data), server.add("/jfk.wav", data), file, raw]
-        inputs += [OpenFile("jfk.wav", file), samples, floats, floats.astype(np.float64), recording]
+        inputs += [
+            OpenFile("jfk.wav", file),
+            OpenFile("jfk.wav", io.BytesIO(data)),
+            samples,
+            floats,
+            floats.astype(np.float64),
+            recording,
+        ]
         for audio in inputs:
             assert Followed(free_pool, audio).result() == expected
         assert recording.samples(0, 10).size == 10

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -69,7 +70,7 @@ class Service:
             loops=LoopSupervisor(),
         )
 
-    @property
+    @cached_property
     def model_id(self) -> str:
         """The model's name for clients; of a path, only its last part."""
         name = self.model.name

@@ -8,16 +8,18 @@ they are held in memory and decoded in the event loop.
 from __future__ import annotations
 
 import asyncio
+import io
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import IO
 from urllib.parse import unquote_to_bytes
 
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
-from starlette.datastructures import FormData, Headers, UploadFile
+from starlette.datastructures import Headers, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 
@@ -26,9 +28,12 @@ from choral.common.aio import close_in_thread
 from choral.common.sizes import binary_size
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
+from choral.server.regular_form import split_form
 from choral.server.settings import ServerSettings
 from choral.serving.input_sources import OpenFile
 
+MULTIPART, URLENCODED = "multipart/form-data", "application/x-www-form-urlencoded"
+SMALL_FORM_BYTES = 2**20  # read as a whole, in memory
 MAX_TEXT_BYTES = 256 * 1024  # of all text fields of a form together
 MAX_FIELDS, MAX_FILES = 64, 2  # more than exist, so that an unknown field can be named
 # Other codecs can take minutes for a megabyte, fail in ways of their own, or decode to text that cannot be encoded.
@@ -46,18 +51,24 @@ class Form:
 async def read_form(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncIterator[Form]:
     """The form of a request. Its files are closed on exit, even if the request is cancelled."""
     length = request.headers.get("content-length", "")
-    if length.isdecimal() and int(length) > settings.max_upload_bytes:
-        raise _too_large(int(length), settings.max_upload_bytes)
-    data = await _parse(request, limited_body(request, settings, slot))
+    n_bytes = int(length) if length.isdecimal() else None
+    if n_bytes is not None and n_bytes > settings.max_upload_bytes:
+        raise _too_large(n_bytes, settings.max_upload_bytes)
+    kind = _require_form(request)
+    body = limited_body(request, settings, slot)
+    uploads: list[UploadFile] = []
+    with _as_api_errors():
+        if kind == URLENCODED:
+            form = Form(await _read_urlencoded(body), ())
+        elif n_bytes is not None and n_bytes <= SMALL_FORM_BYTES:
+            form, uploads = await _read_small(request, body)
+        else:
+            form, uploads = await _read_multipart(request, body)
     try:
-        items = data.multi_items()
-        fields = tuple((name, value) for name, value in items if isinstance(value, str))
-        files = tuple((name, _open_file(value)) for name, value in items if isinstance(value, UploadFile))
-        yield Form(fields, files)
+        yield form
     finally:
-        for _, value in data.multi_items():
-            if isinstance(value, UploadFile):
-                close_in_thread(value.file)
+        for upload in uploads:
+            _close(upload)
 
 
 async def limited_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncGenerator[bytes, None]:
@@ -130,7 +141,7 @@ class CompleteFormParser(MultiPartParser):
         self._has_ended = True
 
 
-async def _read_urlencoded(body: AsyncGenerator[bytes, None]) -> FormData:
+async def _read_urlencoded(body: AsyncGenerator[bytes, None]) -> tuple[tuple[str, str], ...]:
     text = bytearray()
     async for piece in body:
         text += piece
@@ -138,7 +149,7 @@ async def _read_urlencoded(body: AsyncGenerator[bytes, None]) -> FormData:
     pairs = [pair.partition(b"=") for pair in bytes(text).split(b"&", MAX_FIELDS) if pair]
     if len(pairs) > MAX_FIELDS:
         raise MultiPartException(f"it has more than {MAX_FIELDS} fields")
-    return FormData([(_unquote(name), _unquote(value)) for name, _, value in pairs])
+    return tuple((_unquote(name), _unquote(value)) for name, _, value in pairs)
 
 
 def _unquote(text: bytes) -> str:
@@ -149,26 +160,26 @@ def content_type(request: Request) -> str:
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _require_charset(request: Request) -> None:
-    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8").decode("latin-1")
-    if charset.strip().lower() not in CHARSETS:
-        text = f"the form has the character set {charset[:100]!r}: send it in utf-8"
-        raise ApiError(text, code="invalid_form")
-
-
-async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormData:
+def _require_form(request: Request) -> str:
+    """The content type, with a character set that can be read."""
     kind = content_type(request)
-    if kind not in ("multipart/form-data", "application/x-www-form-urlencoded"):
+    if kind not in (MULTIPART, URLENCODED):
         raise ApiError(
             f"the content type is {kind or 'not given'}; send multipart/form-data with the audio in the field `file`",
             status=415,
             code="unsupported_content_type",
         )
-    _require_charset(request)
+    charset = parse_options_header(request.headers["content-type"])[1].get(b"charset", b"utf-8").decode("latin-1")
+    if charset.strip().lower() not in CHARSETS:
+        text = f"the form has the character set {charset[:100]!r}: send it in utf-8"
+        raise ApiError(text, code="invalid_form")
+    return kind
+
+
+@contextmanager
+def _as_api_errors() -> Iterator[None]:
     try:
-        if kind == "multipart/form-data":
-            return await CompleteFormParser(request.headers, body).parse()
-        return await _read_urlencoded(body)
+        yield
     except (MultiPartException, FormParserError) as error:
         reason = getattr(error, "message", None) or str(error)
         raise ApiError(f"the form cannot be read ({reason}): send multipart/form-data", code="invalid_form") from error
@@ -178,7 +189,60 @@ async def _parse(request: Request, body: AsyncGenerator[bytes, None]) -> FormDat
         raise cannot_store(error) from error
 
 
-def _open_file(upload: UploadFile) -> OpenFile:
+async def _read_multipart(request: Request, body: AsyncGenerator[bytes, None]) -> tuple[Form, list[UploadFile]]:
+    """The form, and what must be closed after its use."""
+    items = (await CompleteFormParser(request.headers, body).parse()).multi_items()
+    fields = tuple((name, value) for name, value in items if isinstance(value, str))
+    uploads = [(name, value) for name, value in items if isinstance(value, UploadFile)]
+    files = tuple((name, _open_file(value.filename, _content(value))) for name, value in uploads)
+    return Form(fields, files), [value for _, value in uploads]
+
+
+async def _read_small(request: Request, body: AsyncGenerator[bytes, None]) -> tuple[Form, list[UploadFile]]:
+    """Collects the form first: to read it as a whole is much faster."""
+    whole = b"".join([piece async for piece in body])
+    form = _read_regular(request.headers["content-type"], whole)
+    return (form, []) if form is not None else await _read_multipart(request, _only(whole))
+
+
+def _read_regular(content_type: str, body: bytes) -> Form | None:
+    """None for a form that the general parser must read, or refuse."""
+    parts = split_form(content_type, body)
+    if parts is None:
+        return None
+    texts = [part for part in parts if part.filename is None]
+    files = [part for part in parts if part.filename is not None]
+    n_text_bytes = sum(len(part.data) for part in texts)
+    if len(texts) > MAX_FIELDS or len(files) > MAX_FILES or n_text_bytes > MAX_TEXT_BYTES:
+        return None
+    try:
+        fields = tuple((part.name, part.data.decode()) for part in texts)
+    except UnicodeDecodeError:
+        return None
+    return Form(fields, tuple((part.name, _open_file(part.filename, io.BytesIO(part.data))) for part in files))
+
+
+async def _only(piece: bytes) -> AsyncGenerator[bytes, None]:
+    yield piece
+
+
+def _open_file(filename: str | None, file: IO[bytes]) -> OpenFile:
     """The name is used in messages only: folders are removed."""
-    name = PurePath((upload.filename or "").replace("\\", "/")).name
-    return OpenFile(name or "the upload", upload.file)
+    name = PurePath((filename or "").replace("\\", "/")).name
+    return OpenFile(name or "the upload", file)
+
+
+def _content(upload: UploadFile) -> IO[bytes]:
+    return io.BytesIO(upload.file.read()) if _is_in_memory(upload) else upload.file
+
+
+def _close(upload: UploadFile) -> None:
+    """A file on disk may be large and take long to close; for one in memory, waking a thread would take longer."""
+    if _is_in_memory(upload):
+        upload.file.close()
+    else:
+        close_in_thread(upload.file)
+
+
+def _is_in_memory(upload: UploadFile) -> bool:
+    return upload.size is not None and upload.size <= MultiPartParser.spool_max_size

@@ -22,7 +22,7 @@ class OpenFile:
     """A file, such as an upload, that the caller keeps open until the request has started."""
 
     name: str  # for messages; its suffix may identify the format
-    file: IO[bytes]
+    file: IO[bytes]  # on disk, or a `BytesIO`
 
 
 ServiceAudio = str | os.PathLike[str] | bytes | OpenFile  # a URL or a path, or the audio itself

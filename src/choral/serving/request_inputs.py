@@ -118,10 +118,9 @@ def share_input(audio: RequestAudio, limits: InputLimits) -> SharedInput | None:
     if isinstance(audio, Recording):
         return _share_samples(audio)
     if isinstance(audio, OpenFile):
-        with share_file(audio.name, audio.file, limits.max_bytes) as source:
-            return SharedInput(InputRef(kind="file", name=audio.name, suffix=source.suffix), _dup(source.file))
+        return _share_open_file(audio, limits)
     if isinstance(audio, bytes | bytearray):
-        return _share_bytes(audio, limits)
+        return _share_bytes("the given bytes", audio, limits)
     if isinstance(audio, str | os.PathLike):
         return _share_name(os.fspath(audio))
     return _share_stream(audio)
@@ -147,12 +146,18 @@ def _share_stream(file: Any) -> SharedInput | None:
     return SharedInput(ref, _dup(file), can_rerun=file.seekable())
 
 
-def _share_bytes(data: bytes | bytearray, limits: InputLimits) -> SharedInput:
-    name = "the given bytes"
+def _share_open_file(audio: OpenFile, limits: InputLimits) -> SharedInput:
+    if isinstance(audio.file, io.BytesIO):
+        return _share_bytes(audio.name, audio.file.getvalue(), limits)
+    with share_file(audio.name, audio.file, limits.max_bytes) as source:
+        return SharedInput(InputRef(kind="file", name=audio.name, suffix=source.suffix), _dup(source.file))
+
+
+def _share_bytes(name: str, data: bytes | bytearray, limits: InputLimits) -> SharedInput:
     require_size(name, len(data), limits.max_bytes)
     if not data:
         raise AudioEmpty(f"{name} is empty: it has no bytes")
-    return SharedInput(InputRef(kind="file", name=name), _in_memory([data]))
+    return SharedInput(InputRef(kind="file", name=name, suffix=os.path.splitext(name)[1]), _in_memory([data]))
 
 
 def _share_samples(recording: Recording) -> SharedInput:
