@@ -8,8 +8,6 @@ from typing import Any, TypeVar
 
 from starlette.types import Receive
 
-from choral.common.aio import cancel_tasks
-
 Result = TypeVar("Result")
 
 
@@ -22,17 +20,20 @@ async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Resul
 
     The request body must have been read to its end: the only message that can still arrive is the disconnect.
     """
-    task = asyncio.create_task(work)
-    disconnect = asyncio.create_task(_wait_for_disconnect(receive))
+    scope = asyncio.timeout(None)  # the watch ends it, which cancels the work but not the task around it
+    watch = asyncio.create_task(_end_on_disconnect(receive, scope))
     try:
-        await asyncio.wait([task, disconnect], return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientClosedRequest
+        async with scope:
+            return await work
+    except TimeoutError as error:
+        if scope.expired():
+            raise ClientClosedRequest from error
+        raise
     finally:
-        await cancel_tasks([task, disconnect])
+        watch.cancel()
 
 
-async def _wait_for_disconnect(receive: Receive) -> None:
+async def _end_on_disconnect(receive: Receive, scope: asyncio.Timeout) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
+    scope.reschedule(0)
