@@ -1,15 +1,16 @@
-"""Events of requests in an event loop: one wake-up for many of them, and what ends a request."""
+"""Events of requests in an event loop: one wake-up for many of them, a few in each step, and what ends a request."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from concurrent.futures import CancelledError
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from choral.serving.async_requests import AsyncRequests
+from choral.serving.async_requests import MAX_EVENTS_PER_STEP, AsyncRequests
 from choral.serving.request_events import (
     OnEvent,
     Progressed,
@@ -83,5 +84,18 @@ def test_cancellation_in_both_directions() -> None:
         assert silent.n_cancels == 1
         with pytest.raises(asyncio.CancelledError):  # its process was closed
             await AsyncRequests(Reporter(RequestFailed(CancelledError()))).transcribe(REQUEST, print)
+
+    asyncio.run(run())
+
+
+def test_requests_that_end_together_leave_turns_to_others() -> None:
+    async def run() -> None:
+        requests = AsyncRequests(Reporter(RequestFinished(TRANSCRIPT)))
+        tasks = [asyncio.create_task(requests.transcribe(REQUEST, print)) for _ in range(100)]
+        n_done = [0]
+        while n_done[-1] < len(tasks):
+            await asyncio.sleep(0)
+            n_done.append(sum(task.done() for task in tasks))
+        assert max(after - before for before, after in pairwise(n_done)) <= MAX_EVENTS_PER_STEP
 
     asyncio.run(run())

@@ -1,6 +1,7 @@
 """Requests of a runtime for callers in an event loop: events arrive in the loop, and many of them with one wake-up.
 
-Waking a loop from another thread costs a system call, so the loop is woken once for all events that wait for it.
+Waking a loop from another thread costs a system call, so the loop is woken once for all events that wait for it. It
+applies a few of them at a time: engines end many requests at once, and other connections must not wait for them all.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from choral.serving.request_events import (
     TranscribeRequest,
 )
 from choral.types import Transcript
+
+MAX_EVENTS_PER_STEP = 8  # of the loop; a request has at least two
 
 
 class RequestStarter(Protocol):
@@ -70,10 +73,14 @@ class AsyncRequests:
                 loop.call_soon_threadsafe(self._apply_waiting)
 
     def _apply_waiting(self) -> None:
-        self._is_awake = False  # first: an event that is added from here on may need another wake-up
-        while self._waiting:
+        for _ in range(min(len(self._waiting), MAX_EVENTS_PER_STEP)):
             apply, event = self._waiting.popleft()
             apply(event)
+        if not self._waiting:
+            self._is_awake = False  # an event that is added from here on needs another wake-up
+        if self._waiting:
+            self._is_awake = True
+            asyncio.get_running_loop().call_soon(self._apply_waiting)
 
 
 def apply_event(event: RequestEvent, ended: asyncio.Future[Transcript], on_event: OnEvent) -> None:
