@@ -90,6 +90,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from choral.common.aio import server_loop_factory
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
     from choral.jobs.webhook_delivery import signing_key
@@ -118,7 +119,8 @@ def run(arguments: argparse.Namespace) -> int:
         closing(load_served_model(arguments)) as model,
     ):
         configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # after the progress bar is gone
-        asyncio.run(serve(model, prep, settings, jobs, keys, bound, tracing))
+        with asyncio.Runner(loop_factory=server_loop_factory()) as runner:
+            runner.run(serve(model, prep, settings, jobs, keys, bound, tracing))
     return 0
 
 
