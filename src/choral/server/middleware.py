@@ -31,6 +31,7 @@ from choral.server.api_keys import ApiKey, ApiKeyStore
 from choral.server.cross_site import CrossSitePolicy
 from choral.server.metrics import ServerMetrics
 from choral.server.quota import ANONYMOUS, KeyQuotas, Principal
+from choral.server.step_limiter import StepLimiter
 from choral.server.tracing import Tracing, set_attribute, set_result
 
 log = logging.getLogger("choral.server")
@@ -42,7 +43,9 @@ SWITCHING_PROTOCOLS = 101
 WEBSOCKET_INTERNAL_ERROR = 1011
 KEY_PROTOCOL = "openai-insecure-api-key."
 AUTHENTICATED_PATHS = ("/v1/", "/metrics")
-POLLED_PATHS = ("/health/", "/metrics", "/v1/engine")  # requested every few seconds: logged at DEBUG, not traced
+# Requested every few seconds: logged at DEBUG, not traced, and not delayed by a burst of other requests.
+POLLED_PATHS = ("/health/", "/metrics", "/v1/engine")
+MAX_STARTS_PER_STEP = 4  # of the event loop; reading and submitting a small form takes up to a millisecond
 
 
 class RequestMiddleware:
@@ -58,6 +61,7 @@ class RequestMiddleware:
     ) -> None:
         self._app, self._keys, self._quotas, self._metrics = app, keys, quotas, metrics
         self._cross_site, self._tracing = cross_site, tracing
+        self._starts = StepLimiter(MAX_STARTS_PER_STEP)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] not in ("http", "websocket"):
@@ -87,6 +91,8 @@ class RequestMiddleware:
 
     async def _call_app(self, scope: Scope, receive: Receive, exchange: _Exchange) -> None:
         try:
+            if not scope["path"].startswith(POLLED_PATHS):
+                await self._starts.wait()
             await self._app(scope, receive, exchange.send)
         except Exception as error:  # a bug in a route must not take the server down
             response = internal_error_response(error, exchange.request_id)
