@@ -102,6 +102,11 @@ def _frames(samples: Float32) -> Float32:
     return (np.pad(samples, (0, missing)) if missing else samples).reshape(-1, FRAME_SAMPLES)
 
 
+def load() -> None:
+    """Load the network, which the first search would do otherwise."""
+    _session()
+
+
 @cache
 def _session() -> InferenceSession:
     os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # telemetry writes a file and sends data

@@ -15,7 +15,7 @@ from typing import Any
 
 from choral.errors import EngineError, UsageError
 from choral.serving.blame import crash_error, crashed, find_guilty
-from choral.serving.child_process import death_reason
+from choral.serving.child_process import death_reason, was_killed
 from choral.serving.connected_process import ConnectedProcess
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.pooled_request import PooledRequest
@@ -26,6 +26,7 @@ from choral.serving.request_run import decode_timeout, out_of_memory
 log = logging.getLogger("choral.serving")
 MAX_REQUESTS_PER_PROCESS = 2_000
 MAX_START_FAILURES = 3  # in a row, of processes that end before they are ready
+MAX_START_KILLS = 30  # likewise, if the last was killed from outside, which says little about the next
 HANG_GRACE_S = 3.0  # for a decoder to notice its timeout itself
 CANCEL_GRACE_S = 5.0  # for a request to notice that it was cancelled
 SILENT_S, MAX_SILENT_S, MAX_START_S = 5.0, 30.0, 120.0  # a process that does not answer: ask, kill; while it starts
@@ -227,7 +228,7 @@ class RequestDispatcher:
         returncode = process.wait()
         process.close()
         requests = list(process.requests.values())
-        if not process.is_ready and self._has_no_luck():
+        if not process.is_ready and self._has_no_luck(returncode):
             text = f"could not start a request process ({death_reason(returncode)}): run `choral doctor`"
             for request in requests:
                 request.fail(EngineError(text))
@@ -239,9 +240,9 @@ class RequestDispatcher:
         else:
             self._run_again(alive)
 
-    def _has_no_luck(self) -> bool:
+    def _has_no_luck(self, returncode: int) -> bool:
         self._n_start_failures += 1
-        return self._n_start_failures >= MAX_START_FAILURES
+        return self._n_start_failures >= (MAX_START_KILLS if was_killed(returncode) else MAX_START_FAILURES)
 
     def _judge(self, requests: list[PooledRequest], returncode: int) -> None:
         verdict = find_guilty(requests, returncode)

@@ -17,6 +17,7 @@ import traceback
 from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING, Any
 
+from choral.audio import vad
 from choral.audio.constants import SAMPLE_RATE
 from choral.common.malloc import limit_malloc_arenas
 from choral.errors import ChoralError
@@ -56,7 +57,9 @@ def main(parent_pid: int, engine_fd: int, decode_name: str) -> None:
         return
     config = decode_config(received[0])
     transcriber = connect(socket.socket(fileno=engine_fd))
-    importlib.import_module("choral.audio.decode")  # now, so that the first file's time does not include it
+    # Now, so that the first file's time does not include it, and a service does not grow at its first search.
+    importlib.import_module("choral.audio.decode")
+    vad.load()
     decode: DecodeFunction = pkgutil.resolve_name(decode_name)
     samples_bytes = int(config.max_memory_s * SAMPLE_RATE) * 2
     limit_memory(MAX_DECODE_BYTES + config.n_requests * (samples_bytes + REQUEST_BYTES))
