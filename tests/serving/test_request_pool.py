@@ -12,7 +12,7 @@ import pytest
 import choral
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples, ChoralError, UsageError
 from choral.serving.input_sources import OpenFile
-from choral.serving.request_pool import CannotTravel, RequestBacklog, RequestPool
+from choral.serving.request_pool import NotShareable, RequestBacklog, RequestPool
 from choral.types import TranscribeOptions
 from local_server import LocalServer
 from media_files import Int16Samples, encode, read_clip, wav
@@ -81,7 +81,7 @@ def test_every_kind_of_input(
             assert Followed(free_pool, audio).result() == expected
         assert recording.samples(0, 10).size == 10
     for audio in (io.BytesIO(data), "/dev/stdin"):
-        with pytest.raises(CannotTravel):
+        with pytest.raises(NotShareable):
             Followed(free_pool, audio)
 
 

@@ -89,7 +89,7 @@ def test_malformed_frames(data: bytes) -> None:
         list(FrameReader().feed(data))
 
 
-def test_descriptors_travel_with_their_message(tmp_path: Path) -> None:
+def test_descriptors_are_sent_with_their_message(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs, (tmp_path / "file").open("w+b") as file:
         file.write(b"content")

@@ -77,4 +77,4 @@ class DecodeTurn:
         self._end_s = time.monotonic() + TURN_S
 
 
-of_process = DecodeTurns()  # the GIL is the process's
+PROCESS_TURNS = DecodeTurns()  # the GIL is the process's

@@ -16,9 +16,8 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from choral.audio import decode_turns
 from choral.audio.constants import S16_SCALE, SAMPLE_RATE
-from choral.audio.decode_turns import DecodeTurn
+from choral.audio.decode_turns import PROCESS_TURNS, DecodeTurn
 from choral.audio.recording import (
     MAX_DURATION_S,
     MAX_MEMORY_S,
@@ -158,7 +157,7 @@ class GrowingSamples:
 
     def _run(self, decode: DecodeJob) -> None:
         try:
-            with decode_turns.of_process.join() as self._turn:
+            with PROCESS_TURNS.join() as self._turn:
                 warnings = decode(self, self._set_total, self._is_closed)
             end: RecordingSummary | BaseException = RecordingSummary(self.n_samples, self.peak, warnings)
         except BaseException as error:  # whatever it is, the readers raise it

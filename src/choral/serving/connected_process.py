@@ -42,7 +42,7 @@ class ConnectedProcess:
         self.is_ready = False
         self.is_retiring = False  # gets no more requests, and ends when it has none
         self.is_for_suspects = False  # one request at a time
-        self.heard_s = time.monotonic()  # of its last message
+        self.last_message_s = time.monotonic()
         self._outbox: deque[tuple[memoryview, list[int]]] = deque()
         self._buffer, self._reader = bytearray(READ_BYTES), FrameReader()
         self._channel, child_channel = socket.socketpair()
@@ -129,7 +129,7 @@ class ConnectedProcess:
             raise EOFError from error
         if not n_bytes:
             raise EOFError
-        self.heard_s = time.monotonic()
+        self.last_message_s = time.monotonic()
         try:
             yield from self._reader.feed(memoryview(self._buffer)[:n_bytes])
         except BadMessage as error:

@@ -2,7 +2,7 @@
 
 A request goes to the process with the fewest requests; a new process is started while all of them are busy, and while
 there are fewer than `n_kept`. After `MAX_REQUESTS_PER_PROCESS` a process is replaced, because libraries leak. Requests
-that may have crashed a process run alone in an extra one (`blame`).
+that may have crashed a process run alone in an extra one (`crash_decision`).
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from choral.errors import EngineError, UsageError
-from choral.serving.blame import crash_error, crashed, find_guilty
 from choral.serving.child_process import death_reason, was_killed
 from choral.serving.connected_process import ConnectedProcess
+from choral.serving.crash_decision import crash_error, crashed, decide_after_crash
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.pooled_request import PooledRequest
 from choral.serving.request_lane import RequestLane
@@ -72,17 +72,17 @@ class RequestDispatcher:
             for message in process.receive():
                 self._apply(process, message)
         except EOFError:
-            self._bury(process)
+            self._handle_exit(process)
         except (BadMessage, UsageError, ValueError, TypeError, KeyError, IndexError) as error:
             log.error("a request process sent a message that cannot be read (%s): it is killed", error)
             process.kill()
-            self._bury(process)
+            self._handle_exit(process)
 
     def check_deadlines(self) -> None:
         """Kill processes that hang; the requests that caused it fail, the others run again."""
         now_s = time.monotonic()
         for process in [each for each in self.processes if each.requests]:
-            silent_s = now_s - process.heard_s
+            silent_s = now_s - process.last_message_s
             if not process.is_ready:
                 if silent_s > MAX_START_S:
                     process.kill()
@@ -223,12 +223,12 @@ class RequestDispatcher:
 
     # Deaths
 
-    def _bury(self, process: ConnectedProcess) -> None:
+    def _handle_exit(self, process: ConnectedProcess) -> None:
         self.processes.remove(process)
         returncode = process.wait()
         process.close()
         requests = list(process.requests.values())
-        if not process.is_ready and self._has_no_luck(returncode):
+        if not process.is_ready and self._has_start_failed(returncode):
             text = f"could not start a request process ({death_reason(returncode)}): run `choral doctor`"
             for request in requests:
                 request.fail(EngineError(text))
@@ -236,22 +236,22 @@ class RequestDispatcher:
         for request in set(requests) - set(alive):
             self._forget(request)
         if process.is_ready:
-            self._judge(alive, returncode)
+            self._handle_crash(alive, returncode)
         else:
             self._run_again(alive)
 
-    def _has_no_luck(self, returncode: int) -> bool:
+    def _has_start_failed(self, returncode: int) -> bool:
         self._n_start_failures += 1
         return self._n_start_failures >= (MAX_START_KILLS if was_killed(returncode) else MAX_START_FAILURES)
 
-    def _judge(self, requests: list[PooledRequest], returncode: int) -> None:
-        verdict = find_guilty(requests, returncode)
-        for request in verdict.guilty:
+    def _handle_crash(self, requests: list[PooledRequest], returncode: int) -> None:
+        decision = decide_after_crash(requests, returncode)
+        for request in decision.failed:
             request.fail(crash_error(request, returncode))
             self._forget(request)
-        for request in verdict.suspects:
+        for request in decision.run_alone:
             self._run_alone(request)
-        self._run_again(verdict.innocent)
+        self._run_again(decision.run_again)
 
     def _run_alone(self, request: PooledRequest) -> None:
         self._lanes[request.client_waits].end_fetch(request)

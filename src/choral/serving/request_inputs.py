@@ -1,7 +1,7 @@
 """The audio of a request on its way to another process: a description, and an open file where there is no path or URL.
 
-Paths and URLs are opened by the process that decodes them; bytes and samples travel in shared memory, open files as
-descriptors. Other streams cannot travel: `share_input` returns None, and the request runs in the calling process.
+Paths and URLs are opened by the process that decodes them; bytes and samples are passed in shared memory, open files as
+descriptors. Other streams cannot be shared: `share_input` returns None, and the request runs in the calling process.
 """
 
 from __future__ import annotations

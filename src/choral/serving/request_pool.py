@@ -45,7 +45,7 @@ class RequestBacklog:
     transcribing: int
 
 
-class CannotTravel(Exception):
+class NotShareable(Exception):
     """The audio is a stream that only this process can read."""
 
 
@@ -84,12 +84,12 @@ class RequestPool:
         self._wake()  # starts the processes that are kept
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> PooledRequest:
-        """Raises `CannotTravel`, and a `ChoralError` for audio that cannot be used; all other errors are events."""
+        """Raises `NotShareable`, and a `ChoralError` for audio that cannot be used; all other errors are events."""
         if self._is_closed:
             raise RuntimeError("the request pool is closed")
         shared = share_input(request.audio, self.settings.limits)
         if shared is None:
-            raise CannotTravel
+            raise NotShareable
         host = host_of(shared.ref.name) if shared.ref.kind == "url" else None
         pooled = PooledRequest(request, shared, host, on_event)
         pooled.on_cancel, pooled.on_end = self._cancel, self._end

@@ -132,7 +132,7 @@ class RequestProcess:
 
 
 class EventWriter:
-    """Turns the events of one request into few messages: the last window's segments travel with the transcript."""
+    """Turns the events of one request into few messages: the last window's segments are sent with the transcript."""
 
     def __init__(self, process: RequestProcess, request: StartMessage) -> None:
         self._process, self._request = process, request

@@ -27,7 +27,7 @@ from choral.serving.request_events import (
     TranscribeRequest,
 )
 from choral.serving.request_inputs import RequestAudio
-from choral.serving.request_pool import CannotTravel, RequestBacklog, RequestPool
+from choral.serving.request_pool import NotShareable, RequestBacklog, RequestPool
 from choral.serving.request_run import DecodeFunction
 from choral.serving.runtime_plan import RuntimePlan, plan_service
 from choral.serving.settings import ServingSettings
@@ -98,15 +98,15 @@ class Runtime:
         """Never raises for an input: its errors are events, on another thread or before this returns."""
         if not self._engine.is_working:
             on_event(RequestFailed(EngineClosed(self._engine.failure or CLOSED)))
-            return Ended()
+            return EndedRequest()
         if self._pool is not None:
             try:
                 return self._pool.start(request, on_event)
-            except CannotTravel:
+            except NotShareable:
                 pass
             except ChoralError as error:
                 on_event(RequestFailed(error))
-                return Ended()
+                return EndedRequest()
         return self._local.start(request, on_event)
 
     @property
@@ -158,7 +158,7 @@ class Runtime:
         self.close()
 
 
-class Ended:
+class EndedRequest:
     """The handle of a request that failed before it started."""
 
     def cancel(self) -> None:

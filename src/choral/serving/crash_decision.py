@@ -1,8 +1,8 @@
-"""Who is to blame for the death of a request process, and who runs again.
+"""After a request process has died: which of its requests fail, and which run again.
 
 A crash happens in a decoder, so the requests that were decoding are its suspects; without any, all are. A single
-suspect is guilty. Several run again, each alone in a process, and the one whose process then dies again is guilty. A
-process that was killed from outside (by an operator, the OOM killer) says less: a suspect gets `MAX_KILLS` processes.
+suspect fails. Several run again, each alone in a process, and the one whose process then dies again fails. A process
+that was killed from outside (by an operator, the OOM killer) says less: a suspect gets `MAX_KILLS` processes.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ MAX_KILLS = 2  # a killed process is replaced once; a file whose process is kill
 
 
 @dataclass(frozen=True)
-class Verdict:
-    guilty: Sequence[PooledRequest]
-    suspects: Sequence[PooledRequest]
-    innocent: Sequence[PooledRequest]
+class CrashDecision:
+    failed: Sequence[PooledRequest]
+    run_alone: Sequence[PooledRequest]
+    run_again: Sequence[PooledRequest]
 
 
-def find_guilty(requests: Sequence[PooledRequest], returncode: int) -> Verdict:
-    """Of the requests that were running in a process; those that were fetching are innocent."""
+def decide_after_crash(requests: Sequence[PooledRequest], returncode: int) -> CrashDecision:
+    """For the requests that were running in the process; those that were fetching run again."""
     decoding = [request for request in requests if request.phase == "decoding"]
     suspects = decoding or [request for request in requests if request.phase == "transcribing"]
-    innocent = [request for request in requests if request not in suspects]
+    others = [request for request in requests if request not in suspects]
     if was_killed(returncode):
         for request in suspects:
             request.n_kills += 1
-        guilty = [request for request in suspects if request.n_kills >= MAX_KILLS and request.must_run_alone]
+        failed = [request for request in suspects if request.n_kills >= MAX_KILLS and request.must_run_alone]
     else:
-        guilty = suspects if len(suspects) == 1 else []
-    guilty = guilty + [request for request in suspects if not request.shared.can_rerun and request not in guilty]
-    return Verdict(guilty, [request for request in suspects if request not in guilty], innocent)
+        failed = suspects if len(suspects) == 1 else []
+    failed = failed + [request for request in suspects if not request.shared.can_rerun and request not in failed]
+    return CrashDecision(failed, [request for request in suspects if request not in failed], others)
 
 
 def crashed(request: PooledRequest, reason: str) -> NotAudio:
