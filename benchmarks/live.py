@@ -229,7 +229,7 @@ def _score(script: Sequence[ReferenceClip], text: str) -> Score:
 
 
 def _total(scores: Any) -> Score:
-    return sum(scores, Score(0, 0))
+    return sum(scores, Score(0))
 
 
 def live_table(report: LiveReport) -> str:

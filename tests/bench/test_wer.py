@@ -14,10 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from choral.bench.clips import Samples, write_flac
+import choral
+from choral.bench.clips import AudioClip
 from choral.bench.corpus import LabelledClip, read_corpus
-from choral.bench.peers import Recognized
-from choral.bench.wer import Score, edit_distance, measure, normaliser, score
+from choral.bench.json_process import ProcessFailed
+from choral.bench.speech_sets import SetClip, set_clips
+from choral.bench.wer import Score, compare_words, normaliser, score
+from choral.bench.wer_report import ClipOutcome, WerRow, WerRun, choral_systems
 from choral.errors import AudioNotFound, UsageError
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=8)
@@ -32,63 +35,79 @@ def slow_distance(one: list[str], other: list[str]) -> int:
 
 
 @given(reference=st.lists(st.sampled_from("abc"), max_size=5), hypothesis=st.lists(st.sampled_from("abc"), max_size=5))
-def test_distance_equals_the_definition(reference: list[str], hypothesis: list[str]) -> None:
-    assert edit_distance(reference, hypothesis) == slow_distance(reference, hypothesis)
+def test_errors_equal_the_definition(reference: list[str], hypothesis: list[str]) -> None:
+    assert compare_words(reference, hypothesis).n_errors == slow_distance(reference, hypothesis)
 
 
 @given(reference=WORDS, hypothesis=WORDS)
-def test_distance_is_symmetric_and_bounded(reference: list[str], hypothesis: list[str]) -> None:
-    distance = edit_distance(reference, hypothesis)
-    assert distance == edit_distance(hypothesis, reference)
-    assert abs(len(reference) - len(hypothesis)) <= distance <= max(len(reference), len(hypothesis))
+def test_errors_are_symmetric_and_account_for_the_lengths(reference: list[str], hypothesis: list[str]) -> None:
+    found, mirrored = compare_words(reference, hypothesis), compare_words(hypothesis, reference)
+    counts = (found.n_substitutions, found.n_deletions, found.n_insertions)
+    assert counts == (mirrored.n_substitutions, mirrored.n_insertions, mirrored.n_deletions)
+    assert min(counts) >= 0
+    assert found.n_insertions - found.n_deletions == len(hypothesis) - len(reference)
+    assert found.n_substitutions + found.n_deletions <= len(reference)
+
+
+def test_the_kinds_of_errors() -> None:
+    assert compare_words("abcd", "axcd") == Score(4, 1, 0, 0)
+    assert compare_words("abcd", "acd") == Score(4, 0, 1, 0)
+    assert compare_words("ab", "zaby") == Score(2, 0, 0, 2)
+    assert compare_words("abcde", "bcdex") == Score(5, 0, 1, 1)
 
 
 @pytest.mark.parametrize(
     ("language", "reference", "hypothesis", "expected"),
     [
-        ("en", "MISTER BROWN PAID TWENTY DOLLARS", "Mr. Brown paid $20.", Score(4, 0)),
-        ("en", "the colour of it", "The color, of... it!", Score(4, 0)),
-        ("en", "one two three", "one three", None),
-        ("de", "Grüße, Jürgen!", "grüße Jürgen", Score(2, 0)),
+        ("en", "MISTER BROWN PAID TWENTY DOLLARS", "Mr. Brown paid $20.", Score(4)),
+        ("en", "the colour of it", "The color, of... it!", Score(4)),
+        ("en", "red green blue", "red blue", Score(3, 0, 1, 0)),
+        ("de", "Grüße, Jürgen!", "grüße Jürgen", Score(2)),
         ("ja", "東京に行く", "東京へ行く", Score(5, 1)),
-        ("en", "", "thank you", Score(0, 2)),
+        ("en", "", "thank you", Score(0, 0, 0, 2)),
     ],
 )
-def test_texts_are_normalised_as_openai_does(
-    language: str, reference: str, hypothesis: str, expected: Score | None
-) -> None:
-    found = score(reference, hypothesis, normaliser(language))
-    assert found == expected or (expected is None and found.n_errors > 0)
+def test_texts_are_normalised_as_openai_does(language: str, reference: str, hypothesis: str, expected: Score) -> None:
+    assert score(reference, hypothesis, normaliser(language)) == expected
 
 
-class FixedPeer:
-    """Returns these texts in turn."""
+class FixedSystem:
+    """Returns these texts in turn, and then fails as a library's process does."""
 
-    def __init__(self, *texts: str) -> None:
-        self._texts = list(texts)
+    def __init__(self, name: str, *texts: str, n_windows: int | None = None) -> None:
+        self.name, self._texts, self._n_windows = name, list(texts), n_windows
 
-    def transcribe(self, samples: Samples, language: str | None) -> Recognized:
-        return Recognized(self._texts.pop(0), "en")
+    def transcribe(self, clip: AudioClip) -> ClipOutcome:
+        if not self._texts:
+            raise ProcessFailed("out of memory")
+        return ClipOutcome(self._texts.pop(0), 0.5, "en", self._n_windows)
 
 
-def test_the_total_is_over_words_and_the_first_peer_decides_the_language(tmp_path: Path) -> None:
-    write_flac(tmp_path / "a", np.zeros(1600, np.int16))
-    path = tmp_path / "a"
-    clips = [LabelledClip("a", path, "one two three four", None), LabelledClip("b", path, "five", "en")]
+def test_figures_are_over_all_clips_of_a_set() -> None:
+    second = np.zeros(16_000, np.float32)
+    speech = [
+        SetClip("a", AudioClip(second, "red green blue gold", None)),
+        SetClip("b", AudioClip(second, "sky", "en")),
+    ]
+    silence = [SetClip("silence", AudioClip(second, "", "en"))]
     seen: list[str] = []
-    report = measure(
-        "m",
-        clips,
-        {"it": FixedPeer("one two three", "six")},
-        notes=["a note"],
-        on_clip=lambda clip, scores: seen.append(f"{clip.name} {scores['it'].n_errors}"),
+
+    def on_clip(clip: str, system: str, row: WerRow) -> None:
+        seen.append(f"{clip} {system} {row.score.n_errors}")
+
+    run = WerRun(on_clip)
+    run.measure("clips", speech, [FixedSystem("it", "red green blue", "sea", n_windows=2), FixedSystem("bad", "red")])
+    run.measure("non-speech", silence, [FixedSystem("it", "thank you")])
+    assert seen == ["a it 1", "a bad 3", "b it 2", "silence it 2"]
+    assert run.notes == ["clips: bad is not shown: out of memory"]
+    words, invented = (row.fields() for row in run.rows)
+    assert (words["substitutions"], words["deletions"], words["wer_percent"]) == (1, 1, 40.0)
+    assert (words["times_real_time"], words["windows"], words["words_per_hour_of_non_speech"]) == (2.0, 4, None)
+    assert (invented["words_per_hour_of_non_speech"], invented["wer_percent"], invented["windows"]) == (
+        7200,
+        None,
+        None,
     )
-    total = report.total("it")
-    assert (total.n_errors, seen) == (2, ["a 1", "b 1"])
-    fields = json.loads(report.json_line())
-    assert fields["systems"]["it"]["errors"] == 2
-    assert fields["systems"]["it"]["wer_percent"] == pytest.approx(100 * 2 / total.n_words, abs=0.001)
-    assert (fields["clips"], fields["model"], fields["notes"]) == (2, "m", ["a note"])
 
 
 def test_a_manifest(tmp_path: Path) -> None:
@@ -139,13 +158,28 @@ def test_the_command_with_peers(tmp_path: Path, speech_clips: list[Path], tiny_e
         shutil.copy(path, tmp_path / f"{index}.wav")
         (tmp_path / f"{index}.txt").write_text("surely not what is said")
     command = [sys.executable, "-m", "choral.cli.main", "bench", "wer", str(tmp_path), "--model", str(tiny_en_pt)]
-    done = subprocess.run(
-        [*command, "--language", "en"], capture_output=True, text=True, check=True, env=dict(os.environ)
-    )
+    flags = ["--modes", "sequential,batched", "--language", "en"]
+    done = subprocess.run([*command, *flags], capture_output=True, text=True, check=True, env=dict(os.environ))
     fields = json.loads(done.stdout.splitlines()[-1])
-    assert set(fields["systems"]) == {"choral", "openai-whisper", "faster-whisper"}
-    assert fields["systems"]["choral"]["errors"] == fields["systems"]["openai-whisper"]["errors"] > 0
+    rows = {row["system"]: row for row in fields["rows"]}
+    assert list(rows) == ["sequential", "batched", "openai-whisper", "faster-whisper"]
+    kinds = ("substitutions", "deletions", "insertions")
+    errors = {system: [row[kind] for kind in kinds] for system, row in rows.items()}
+    assert errors["sequential"] == errors["openai-whisper"]
+    assert sum(errors["sequential"]) > 0
+    assert (rows["sequential"]["windows"], rows["openai-whisper"]["windows"]) == (2, None)
     assert fields["machine"]["versions"].keys() > {"choral", "torch", "openai-whisper"}
     assert fields["notes"] == []
-    assert [line.split()[0] for line in done.stdout.splitlines() if line[:1].isdecimal()] == ["0.wav", "1.wav"]
-    assert done.stderr.splitlines()[-1].startswith("[2/2] 1.wav: choral ")
+    assert "clips, 1.wav: batched, so far WER " in done.stderr
+    assert len([line for line in done.stdout.splitlines() if line.startswith("clips ")]) == 4
+
+
+def test_sounds_without_speech_run_with_and_without_the_voice_detector(tiny_en_ct2: Path) -> None:
+    clips = [clip for clip in set_clips("non-speech", [], 35.0) if clip.name == "applause"]
+    run = WerRun()
+    with choral.load(tiny_en_ct2, device="cpu", engine="ctranslate2") as model:
+        options = choral.TranscribeOptions(temperature=0.0)
+        run.measure("non-speech", clips, choral_systems(model, options, ["batched"], both_vad=True))
+    without, with_vad = run.rows
+    assert (without.system, with_vad.system) == ("batched, no VAD", "batched, VAD")
+    assert (without.n_windows, with_vad.n_windows, with_vad.invented_per_hour) == (1, 0, 0)

@@ -51,7 +51,7 @@ def measure(
         scores = scores_of(results)
         n_same = sum(one.tokens == other.tokens for one, other in zip(results, reference, strict=True))
         n_not_worse = sum(one.n_errors <= other.n_errors for one, other in zip(scores, reference_scores, strict=True))
-        return Quality(compute_type, device, len(clips), n_same, n_not_worse, sum(scores, Score(0, 0)).percent)
+        return Quality(compute_type, device, len(clips), n_same, n_not_worse, sum(scores, Score(0)).percent)
 
     reference_scores = scores_of(reference)
     return [quality(reference, "cpu", "float32")] + [

@@ -74,7 +74,7 @@ def speed_row(result: PeerResult, clips: Sequence[AudioClip]) -> SpeedRow:
 
 def total_score(result: PeerResult, clips: Sequence[AudioClip]) -> Score | None:
     """Over all rounds; None where a transcript is missing."""
-    total = Score(0, 0)
+    total = Score(0)
     for one in result.rounds:
         for clip, text in zip(clips, one.texts, strict=True):
             if clip.text is None:

@@ -6,19 +6,12 @@ languages written without spaces are counted by character. The total is over all
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
-from choral.api import Model
-from choral.bench.clips import read_samples
-from choral.bench.corpus import LabelledClip
-from choral.bench.peers import Peer, PeerConfig, is_installed, not_installed_note, open_peer
-from choral.bench.report import json_line
 from choral.errors import MissingDependency
-from choral.types import TranscribeOptions
 
 UNSPACED = frozenset({"zh", "ja", "th", "lo", "my", "yue", "bo", "km"})
 Normalise = Callable[[str], str]
@@ -26,8 +19,14 @@ Normalise = Callable[[str], str]
 
 @dataclass(frozen=True)
 class Score:
-    n_words: int
-    n_errors: int
+    n_words: int  # of the reference
+    n_substitutions: int = 0
+    n_deletions: int = 0
+    n_insertions: int = 0
+
+    @property
+    def n_errors(self) -> int:
+        return self.n_substitutions + self.n_deletions + self.n_insertions
 
     @property
     def percent(self) -> float:
@@ -35,87 +34,16 @@ class Score:
         return 100 * self.n_errors / max(self.n_words, 1)
 
     def __add__(self, other: Score) -> Score:
-        return Score(self.n_words + other.n_words, self.n_errors + other.n_errors)
-
-
-@dataclass
-class WerReport:
-    """The scores of every peer on every clip, in the order of the clips."""
-
-    model: str
-    clips: tuple[LabelledClip, ...]
-    scores: dict[str, list[Score]]
-    spent_s: dict[str, float]
-    notes: list[str]
-
-    def total(self, system: str) -> Score:
-        return sum(self.scores[system], Score(0, 0))
-
-    def json_line(self) -> str:
-        systems = {
-            name: {
-                "wer_percent": round(self.total(name).percent, 3),
-                "errors": self.total(name).n_errors,
-                "words": self.total(name).n_words,
-                "seconds": round(self.spent_s[name], 3),
-            }
-            for name in self.scores
-        }
-        fields = {"model": self.model, "clips": len(self.clips), "systems": systems, "notes": self.notes}
-        return json_line("wer", fields)
-
-
-def measure(
-    model: str,
-    clips: Sequence[LabelledClip],
-    peers: Mapping[str, Peer],
-    language: str | None = None,
-    notes: Sequence[str] = (),
-    on_clip: Callable[[LabelledClip, Mapping[str, Score]], None] = lambda clip, scores: None,
-) -> WerReport:
-    """Each clip through each peer. The first peer's detected language applies where a clip's is unknown."""
-    assert peers
-    report = WerReport(model, tuple(clips), {name: [] for name in peers}, dict.fromkeys(peers, 0.0), list(notes))
-    for clip in clips:
-        normalise: Normalise | None = None
-        for name, peer in peers.items():
-            started_s = time.monotonic()
-            recognized = peer.transcribe(read_samples(clip.path), language or clip.language)
-            report.spent_s[name] += time.monotonic() - started_s
-            normalise = normalise or normaliser(clip.language or recognized.language)
-            report.scores[name].append(score(clip.text, recognized.text, normalise))
-        on_clip(clip, {name: scores[-1] for name, scores in report.scores.items()})
-    return report
-
-
-def open_peers(model: Model, options: TranscribeOptions) -> tuple[dict[str, Peer], list[str]]:
-    """The peers openai-whisper and faster-whisper with this model's weights and search, and notes on missing ones."""
-    from choral.model.store import ModelStore
-
-    peers: dict[str, Peer] = {}
-    notes = []
-    config = PeerConfig(
-        family="",
-        library="",
-        model=str(ModelStore().path(model.name)),
-        device=model.device,
-        compute_type="float32" if model.device == "cpu" else "float16",
-        temperatures=options.temperatures,
-        beam_size=options.beam_size,
-        best_of=options.best_of,
-        condition_on_previous_text=True,
-    )
-    for library in ("openai-whisper", "faster-whisper"):
-        if is_installed(library):
-            peers[library] = open_peer(replace(config, library=library))
-        else:
-            notes.append(not_installed_note(library))
-    return peers, notes
+        return Score(
+            self.n_words + other.n_words,
+            self.n_substitutions + other.n_substitutions,
+            self.n_deletions + other.n_deletions,
+            self.n_insertions + other.n_insertions,
+        )
 
 
 def score(reference: str, hypothesis: str, normalise: Normalise) -> Score:
-    reference_words, hypothesis_words = normalise(reference).split(), normalise(hypothesis).split()
-    return Score(len(reference_words), edit_distance(reference_words, hypothesis_words))
+    return compare_words(normalise(reference).split(), normalise(hypothesis).split())
 
 
 def normaliser(language: str) -> Normalise:
@@ -132,17 +60,30 @@ def normaliser(language: str) -> Normalise:
     return normalise
 
 
-def edit_distance(reference: Sequence[str], hypothesis: Sequence[str]) -> int:
-    """Levenshtein distance of words, one row of the table at a time.
+def compare_words(reference: Sequence[str], hypothesis: Sequence[str]) -> Score:
+    """The fewest errors, and of the ways to count them the one with the fewest substitutions.
 
-    Insertions chain along a row; with the column number subtracted, that chain is a running minimum.
+    A substitution costs a little more than the other errors, so one distance has both numbers; deletions and insertions
+    follow from the lengths.
+    """
+    unit = len(reference) + len(hypothesis) + 1  # more than all substitutions together
+    n_errors, n_substitutions = divmod(edit_distance(reference, hypothesis, unit, unit + 1), unit)
+    n_extra = len(hypothesis) - len(reference)
+    n_insertions = (n_errors - n_substitutions + n_extra) // 2
+    return Score(len(reference), n_substitutions, n_insertions - n_extra, n_insertions)
+
+
+def edit_distance(reference: Sequence[str], hypothesis: Sequence[str], gap: int, substitution: int) -> int:
+    """The cost of the cheapest edits of words, one row of the table at a time; `gap`: of a deletion or an insertion.
+
+    Insertions chain along a row; with their cost up to each column subtracted, that chain is a running minimum.
     """
     ids = {word: index for index, word in enumerate(dict.fromkeys([*reference, *hypothesis]))}
     hypothesis_ids = np.array([ids[word] for word in hypothesis], dtype=np.int64)
-    columns = np.arange(len(hypothesis) + 1)
-    row = columns.copy()
+    insertions = gap * np.arange(len(hypothesis) + 1)
+    row = insertions.copy()
     for word in reference:
-        best = row + 1
-        best[1:] = np.minimum(best[1:], row[:-1] + (hypothesis_ids != ids[word]))
-        row = np.minimum.accumulate(best - columns) + columns
+        best = row + gap
+        best[1:] = np.minimum(best[1:], row[:-1] + substitution * (hypothesis_ids != ids[word]))
+        row = np.minimum.accumulate(best - insertions) + insertions
     return int(row[-1])

@@ -1,36 +1,46 @@
-"""`choral bench wer`: the word error rate of a model, beside that of other Whisper libraries."""
+"""`choral bench wer`: the word error rate of a model under several conditions, beside that of other libraries."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from contextlib import closing
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from contextlib import ExitStack, closing
+from typing import TYPE_CHECKING, get_args
 
 from choral.cli.arguments import Parser, add_flags, describe, given_options, read_options
-from choral.cli.bench import add_quiet, progress, require_counts
+from choral.cli.bench import add_folder, add_quiet, find_clips, progress, require_counts
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import add_machine_flags, load_model
-from choral.types import TranscribeOptions
+from choral.errors import UsageError
+from choral.types import Mode, TranscribeOptions
 
 if TYPE_CHECKING:
     from choral.bench.corpus import LabelledClip
-    from choral.bench.wer import Score, WerReport
+    from choral.bench.wer_report import WerRow
 
-USAGE = "choral bench wer FOLDER [options]"
+USAGE = "choral bench wer [FOLDER] [options]"
 DESCRIPTION = """\
-Word error rate of a model on a FOLDER of speech with transcripts, normalised as OpenAI does.
+Word error rate of a model on speech with transcripts, normalised as OpenAI does, and the words that it
+invents where nobody speaks.
 
-The folder has a manifest.jsonl (objects with "file", "text" and optionally "language"), LibriSpeech's
-*.trans.txt files, or a .txt beside each audio file.
+FOLDER has a manifest.jsonl (objects with "file", "text" and optionally "language"), LibriSpeech's
+*.trans.txt files, or a .txt beside each audio file; without one, six sentences are downloaded.
+
+Sets: clips (as they are), mixed (clips joined with pauses), and mixed under conditions: noise and music
+(10 dB weaker than speech), telephone (8 kHz µ-law), far (reverberation, quiet), fast (1.4 times); non-speech
+(silence, noise, hum, a dial tone, applause, music), which runs with and without the voice detector.
 """
-OPTION_FLAGS = ("language", "mode", "beam_size", "temperature")
+OPTION_FLAGS = ("language", "beam_size", "temperature")
+HEADER = ("set", "system", "words", "sub", "del", "ins", "WER %", "words/h", "× real time", "windows")
+MODES = ("sequential", "batched")
 
 
 def add_arguments(parser: Parser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help=argparse.SUPPRESS)
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after this many clips (default: all)")
+    add_folder(parser)
+    parser.add_argument("--sets", default="clips", metavar="NAME,…", help=describe("sets, or all", "clips"))
+    parser.add_argument("--modes", default=",".join(MODES), metavar="MODE,…", help=describe("modes", ",".join(MODES)))
+    parser.add_argument("--minutes", type=float, default=5, help=describe("length of each set that is made", 5))
+    parser.add_argument("--limit", type=int, metavar="N", help="use this many clips of the folder (default: all)")
     parser.add_argument(
         "--peers",
         action=argparse.BooleanOptionalAction,
@@ -44,41 +54,82 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from choral.bench import wer
-    from choral.bench.corpus import read_corpus
-    from choral.bench.peers import ChoralPeer, Peer
+    from choral.bench import wer_report
+    from choral.bench.report import json_line
+    from choral.bench.speech_sets import NON_SPEECH_SET, SEED, SET_NAMES, set_clips
+    from choral.bench.wer import normaliser
+    from choral.model.store import ModelStore
 
     require_counts(arguments, limit=1)
-    clips = read_corpus(arguments.folder)[: arguments.limit]
-    wer.normaliser("en")  # fail before the work if the package is missing
+    if not 0 < arguments.minutes <= 24 * 60:
+        raise UsageError("minutes must be a number above 0, for example 5")
+    sets = SET_NAMES if arguments.sets == "all" else read_names("sets", arguments.sets, SET_NAMES)
+    modes = read_names("modes", arguments.modes, get_args(Mode))
+    normaliser("en")  # fail before the work if the package is missing
+    corpus = [] if sets == (NON_SPEECH_SET,) else find_speech(arguments)
     options = read_options(given_options(arguments, TranscribeOptions))
-    n_done = 0
 
-    def on_clip(clip: LabelledClip, scores: Mapping[str, Score]) -> None:
-        nonlocal n_done
-        n_done += 1
-        rates = ", ".join(f"{name} {score.percent:.1f}%" for name, score in scores.items())
-        progress(arguments)(f"[{n_done}/{len(clips)}] {clip.name}: {rates}")
+    def on_clip(clip: str, system: str, row: WerRow) -> None:
+        progress(arguments)(f"{row.set_name}, {clip}: {system}, so far {figures(row)}")
 
-    with closing(load_model(arguments)) as model:
-        others, notes = wer.open_peers(model, options) if arguments.peers else ({}, [])
-        peers: dict[str, Peer] = {"choral": ChoralPeer(model, options), **others}
-        report = wer.measure(model.name, clips, peers, options.language, notes, on_clip)
-    write_stdout(wer_table(report) + report.json_line() + "\n")
+    measured = wer_report.WerRun(on_clip)
+    with ExitStack() as stack:
+        model = stack.enter_context(closing(load_model(arguments)))
+        peers: Sequence[wer_report.PeerSystem] = ()
+        if arguments.peers:
+            peers, measured.notes = wer_report.open_peer_systems(model, ModelStore().path(model.name), options)
+        for peer in peers:
+            stack.callback(peer.close)
+        for name in sets:
+            systems = wer_report.choral_systems(model, options, modes, both_vad=name == NON_SPEECH_SET)
+            measured.measure(name, set_clips(name, corpus, arguments.minutes * 60), [*systems, *peers])
+    write_stdout(wer_table(model.name, measured.rows, measured.notes))
+    fields = {"model": model.name, "seed": SEED, "rows": [row.fields() for row in measured.rows]}
+    write_stdout(json_line("wer", {**fields, "notes": measured.notes}) + "\n")
     return 0
 
 
-def wer_table(report: WerReport) -> str:
-    """Word error rates in percent, a row for each clip, and the total."""
-    names = list(report.scores)
-    rows: list[list[str]] = [["clip", "words", *names]]
-    for index, clip in enumerate(report.clips):
-        scores = [report.scores[name][index] for name in names]
-        rows.append([clip.name, str(scores[0].n_words), *(f"{score.percent:.1f}" for score in scores)])
-    totals = [report.total(name) for name in names]
-    rows.append(["total", str(totals[0].n_words), *(f"{total.percent:.2f}" for total in totals)])
-    rows.append(["seconds", "", *(f"{report.spent_s[name]:.1f}" for name in names)])
-    notes = "".join(f"note: {note}\n" for note in report.notes)
-    return (
-        f"word error rate in percent, {report.model}\n\n{format_table(rows, numbers=range(1, len(names) + 2))}\n{notes}"
-    )
+def read_names(name: str, value: str, known: Sequence[str]) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    unknown = [part for part in names if part not in known]
+    if unknown:
+        raise UsageError(f"{name} has {unknown[0]!r}; it must be some of {','.join(known)}")
+    return names
+
+
+def find_speech(arguments: argparse.Namespace) -> Sequence[LabelledClip]:
+    """The clips of the folder; without one, those that are downloaded, of two speakers."""
+    from choral.bench.corpus import LabelledClip
+    from choral.remote.speech_samples import jfk
+
+    clips = find_clips(arguments.folder, arguments.limit, arguments.quiet)
+    if arguments.folder is not None:
+        return clips
+    sample = jfk()
+    return [*clips, LabelledClip(sample.path.name, sample.path, sample.text, sample.language)][: arguments.limit]
+
+
+def figures(row: WerRow) -> str:
+    if row.invented_per_hour is not None:
+        return f"{row.score.n_insertions} words invented"
+    return f"WER {row.score.percent:.1f} %"
+
+
+def wer_table(model: str, rows: Sequence[WerRow], notes: Sequence[str]) -> str:
+    lines = [list(HEADER), *(table_line(row) for row in rows)]
+    table = format_table(lines, numbers=range(2, len(HEADER)))
+    return f"word error rate, {model}\n\n{table}\n" + "".join(f"note: {note}\n" for note in notes)
+
+
+def table_line(row: WerRow) -> list[str]:
+    counts = (row.score.n_words, row.score.n_substitutions, row.score.n_deletions, row.score.n_insertions)
+    invented = row.invented_per_hour
+    return [
+        row.set_name,
+        row.system,
+        *(str(count) for count in counts),
+        "-" if invented is not None else f"{row.score.percent:.2f}",
+        "-" if invented is None else f"{invented:.0f}",
+        f"{row.times_real_time:.1f}",
+        "-" if row.n_windows is None else str(row.n_windows),
+    ]
