@@ -17,11 +17,12 @@ from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.progress_reporter import OnProgress
-from choral.longform.transcriber import Transcriber, Transcription, detect_language
+from choral.longform.transcriber import Transcriber, detect_language
 from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
+    from choral.longform.channels import AnyTranscription
     from choral.serving.runtime import InputResult, Runtime
 
 
@@ -151,8 +152,9 @@ class Model:
 
         Requests of priority "batch" yield to "interactive" ones but are never starved.
         """
-        with self._growing_recording(audio) as recording:
-            transcription = self._start(recording, options, named_options, on_progress, priority)
+        chosen = self._options(options, named_options, priority)
+        with self._growing_recording(audio, chosen) as recording:
+            transcription = self._transcriber.start(recording, chosen, on_progress, priority)
             for segment in transcription:
                 if on_segment is not None:
                     on_segment(segment)
@@ -205,12 +207,12 @@ class Model:
         *,
         on_progress: OnProgress | None = None,
         priority: Priority = "interactive",
-    ) -> Transcription:
+    ) -> AnyTranscription:
         """Start a transcription that runs while it is iterated and that any thread may `cancel()`.
 
         The caller keeps ownership of the recording and closes it.
         """
-        return self._start(recording, options, {}, on_progress, priority)
+        return self._transcriber.start(recording, self._options(options, {}, priority), on_progress, priority)
 
     def stream(
         self,
@@ -221,8 +223,9 @@ class Model:
         **named_options: Any,
     ) -> Iterator[Segment]:
         """Yield each segment as soon as it is final."""
-        with self._growing_recording(audio) as recording:
-            yield from self._start(recording, options, named_options, None, priority)
+        chosen = self._options(options, named_options, priority)
+        with self._growing_recording(audio, chosen) as recording:
+            yield from self._transcriber.start(recording, chosen, None, priority)
 
     def text_tokens(self, segment: Segment) -> list[Token]:
         """The text tokens of a segment with their log-probabilities; needs `token_logprobs=True`."""
@@ -260,17 +263,6 @@ class Model:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _start(
-        self,
-        recording: Recording,
-        options: TranscribeOptions | None,
-        named_options: dict[str, Any],
-        on_progress: OnProgress | None,
-        priority: Priority,
-    ) -> Transcription:
-        chosen = self._options(options, named_options, priority)
-        return self._transcriber.start(recording, chosen, on_progress, priority)
-
     def _options(
         self, options: TranscribeOptions | None, named_options: dict[str, Any], priority: Priority
     ) -> TranscribeOptions:
@@ -286,9 +278,13 @@ class Model:
         """Open the audio and close it afterwards; a `Recording` passed by the caller stays open."""
         return contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
 
-    def _growing_recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
+    def _growing_recording(
+        self, audio: AudioInput | Recording, options: TranscribeOptions
+    ) -> contextlib.AbstractContextManager[Recording]:
         """The same without waiting until it is decoded."""
-        return contextlib.nullcontext(audio) if isinstance(audio, Recording) else open_growing(audio)
+        if isinstance(audio, Recording):
+            return contextlib.nullcontext(audio)
+        return open_growing(audio, channels=options.channels)
 
 
 def _count(inputs: Iterable[Any]) -> int | None:

@@ -29,7 +29,7 @@ def text(transcript: Transcript) -> str:
 
 
 def text_line(segment: Segment) -> str:
-    return f"{segment.text.strip()}\n"
+    return f"{_label(segment.channel)}{segment.text.strip()}\n"
 
 
 def json(transcript: Transcript) -> str:
@@ -62,19 +62,19 @@ def verbose_fields(transcript: Transcript) -> dict[str, Any]:
 
 def srt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
     cues = enumerate(_cues(transcript, subtitles, _srt_time), start=1)
-    return "".join(f"{number}\n{cue.start} --> {cue.end}\n{cue.text}\n\n" for number, cue in cues)
+    return "".join(f"{number}\n{cue.start} --> {cue.end}\n{_label(cue.channel)}{cue.text}\n\n" for number, cue in cues)
 
 
 def vtt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
     cues = _cues(transcript, subtitles, _vtt_time)
-    return "WEBVTT\n\n" + "".join(f"{cue.start} --> {cue.end}\n{cue.text}\n\n" for cue in cues)
+    return "WEBVTT\n\n" + "".join(f"{cue.start} --> {cue.end}\n{_voice(cue.channel)}{cue.text}\n\n" for cue in cues)
 
 
 def tsv(transcript: Transcript) -> str:
     """Start and end in whole milliseconds, and the text."""
     rows = ["start\tend\ttext\n"]
     for segment in transcript.segments:
-        line = segment.text.strip().replace("\t", " ")
+        line = _label(segment.channel) + segment.text.strip().replace("\t", " ")
         rows.append(f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{line}\n")
     return "".join(rows)
 
@@ -107,6 +107,15 @@ def render(transcript: Transcript, name: str, subtitles: SubtitleOptions = DEFAU
     return FORMATS[name].render(transcript, subtitles)
 
 
+def _label(channel: int | None) -> str:
+    return "" if channel is None else f"Channel {channel}: "
+
+
+def _voice(channel: int | None) -> str:
+    """WebVTT's own mark of who speaks."""
+    return "" if channel is None else f"<v Channel {channel}>"
+
+
 # --- json ---
 
 
@@ -134,18 +143,23 @@ def segment_fields(segment: Segment) -> dict[str, Any]:
     }
     if segment.token_logprobs is not None:
         fields["token_logprobs"] = [_finite(logprob) for logprob in segment.token_logprobs]
+    if segment.channel is not None:
+        fields["channel"] = segment.channel
     if segment.words is not None:
         fields["words"] = [_word_fields(word, word.text) for word in segment.words]
     return fields
 
 
 def _word_fields(word: Word, spelling: str) -> dict[str, object]:
-    return {
+    fields: dict[str, object] = {
         "word": spelling,
         "start": _finite(word.start),
         "end": _finite(word.end),
         "probability": _finite(word.probability),
     }
+    if word.channel is not None:
+        fields["channel"] = word.channel
+    return fields
 
 
 # --- subtitles ---
@@ -156,6 +170,7 @@ class _Cue:
     start: str
     end: str
     text: str
+    channel: int | None
 
 
 FormatTime = Callable[[float], str]
@@ -188,13 +203,13 @@ def _cues(transcript: Transcript, subtitles: SubtitleOptions, format_time: Forma
     if not segments or segments[0].words is None:
         for segment in segments:
             line = segment.text.strip().replace("-->", "->")
-            yield _Cue(format_time(segment.start), format_time(segment.end), line)
+            yield _Cue(format_time(segment.start), format_time(segment.end), line, segment.channel)
         return
     for words in _group_words(segments, subtitles):
         if subtitles.highlight_words:
             yield from _highlighted(words, format_time)
         else:
-            yield _Cue(format_time(words[0].start), format_time(words[-1].end), _joined(words))
+            yield _Cue(format_time(words[0].start), format_time(words[-1].end), _joined(words), words[0].channel)
 
 
 def _joined(words: Sequence[Word]) -> str:
@@ -203,12 +218,13 @@ def _joined(words: Sequence[Word]) -> str:
 
 def _highlighted(words: Sequence[Word], format_time: FormatTime) -> Iterator[_Cue]:
     """One cue per word with that word underlined, and a plain cue for each pause between words."""
-    shown_until = format_time(words[0].start)
+    shown_until, channel = format_time(words[0].start), words[0].channel
     for index, word in enumerate(words):
         start, end = format_time(word.start), format_time(word.end)
         if shown_until != start:
-            yield _Cue(shown_until, start, _joined(words))
-        yield _Cue(start, end, _joined(words[:index]) + _underlined(word.text) + _joined(words[index + 1 :]))
+            yield _Cue(shown_until, start, _joined(words), channel)
+        underlined = _joined(words[:index]) + _underlined(word.text) + _joined(words[index + 1 :])
+        yield _Cue(start, end, underlined, channel)
         shown_until = end
 
 
@@ -232,7 +248,7 @@ def _group_words(segments: Sequence[Segment], subtitles: SubtitleOptions) -> Ite
 
 @dataclass
 class _Layout:
-    """The subtitle being filled. Without `max_line_count` a subtitle never spans two segments."""
+    """The subtitle being filled. Without `max_line_count` a subtitle never spans two segments, and never channels."""
 
     options: SubtitleOptions
     last_start_s: float
@@ -243,7 +259,8 @@ class _Layout:
     def add(self, word: Word, *, starts_chunk: bool) -> list[Word]:
         """Add a word; return the previous subtitle if this word starts a new one."""
         keeps_segments = self.options.max_line_count is None
-        has_long_pause = not keeps_segments and word.start - self.last_start_s > LONG_PAUSE_S
+        is_other_channel = bool(self.subtitle) and self.subtitle[-1].channel != word.channel
+        has_long_pause = (not keeps_segments and word.start - self.last_start_s > LONG_PAUSE_S) or is_other_channel
         starts_subtitle = keeps_segments and starts_chunk and bool(self.subtitle)
         has_room = self.line_width + len(word.text) <= (self.options.max_line_width or UNLIMITED)
         self.last_start_s = word.start

@@ -18,6 +18,7 @@ Mode = Literal["batched", "sequential"]
 Priority = Literal["interactive", "batch"]  # batch work yields to interactive work but is never starved
 LoudnessKind = Literal["ebu", "rms"]
 Loudness = Literal["off", "ebu", "rms"]
+Channels = Literal["mix", "split"]
 
 TEMPERATURES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 
@@ -70,6 +71,11 @@ class TranscribeOptions:
         0.2, "audio to keep on both sides of a span of speech", metavar="SECONDS", within=(0, 60)
     )
 
+    channels: Channels = option(
+        "mix",
+        "mix: all channels as one; split: each channel by itself, for speakers that were recorded apart "
+        "(telephone calls, a microphone each)",
+    )
     loudness: Loudness = option(
         "off", "normalise loudness first: ebu measures integrated loudness (EBU R128), rms the mean power"
     )
@@ -187,6 +193,7 @@ class Word:
     start: float
     end: float
     probability: float
+    channel: int | None = None  # that of its segment
 
 
 @dataclass(frozen=True)
@@ -213,6 +220,7 @@ class Segment:
     no_speech_prob: float
     words: tuple[Word, ...] | None = None  # None: not requested
     token_logprobs: tuple[float, ...] | None = None  # one per entry of `tokens`; None: not requested
+    channel: int | None = None  # counted from 1; None: all channels as one
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from choral.server.settings import ServerSettings
 from choral.serving.input_sources import OpenFile
 from choral.serving.runtime import NO_BACKLOG, Runtime
 from choral.serving.settings import ServingSettings
-from choral.types import Segment, TranscribeOptions
+from choral.types import Channels, Segment, TranscribeOptions
 from media_files import read_clip, wav
 
 
@@ -110,9 +110,10 @@ def decode_and_wait(
     max_audio_s: float,
     on_progress: OnProgress | None,
     cancel_event: threading.Event,
+    channels: Channels,
 ) -> tuple[str, ...]:
     """Runs in a request process: decoding ends when there is a file `heard` beside the audio."""
-    warnings = decode_into(sink, source, max_audio_s, on_progress, cancel_event)
+    warnings = decode_into(sink, source, max_audio_s, on_progress, cancel_event, channels)
     while not Path(source.name).with_name("heard").exists():
         raise_if_cancelled(cancel_event)
         time.sleep(0.01)

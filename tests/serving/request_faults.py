@@ -13,6 +13,7 @@ from pathlib import Path
 from choral.audio.recording import OnProgress, decode_into
 from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
+from choral.types import Channels
 
 
 def hang() -> None:
@@ -50,6 +51,7 @@ def decode_with_faults(
     max_audio_s: float,
     on_progress: OnProgress | None,
     cancel_event: threading.Event,
+    channels: Channels,
 ) -> tuple[str, ...]:
     name = Path(source.name).stem
     if name == "killed-once":
@@ -64,4 +66,4 @@ def decode_with_faults(
             time.sleep(0.1)
             assert on_progress is not None
             on_progress(1.0, None)
-    return decode_into(sink, source, max_audio_s, on_progress, cancel_event)
+    return decode_into(sink, source, max_audio_s, on_progress, cancel_event, channels)

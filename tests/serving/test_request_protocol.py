@@ -46,7 +46,9 @@ def test_what_is_sent_arrives_unchanged() -> None:
     )
     flags = {"priority": "batch", "client_waits": True, "wants_segments": False, "wants_progress": True}
     path = InputRef(kind="path", name="a\udce9.wav", folder="/somewhere")
-    samples = InputRef(kind="samples", name="x", peak=0.1, warnings=("one",), levels_db={"ebu": -1 / 3})
+    samples = InputRef(
+        kind="samples", name="x", channel_peaks=(0.1, 0.2), is_split=True, warnings=("one",), levels_db={"ebu": -1 / 3}
+    )
     for ref in (path, samples):
         start = StartMessage(id=7, input=ref, options=options, **flags)
         assert decode_start(round_trip(encode_start(start))) == start

@@ -1,4 +1,4 @@
-"""Decodes any source that ffmpeg can read to 16 kHz mono int16 samples, piece by piece.
+"""Decodes any source that ffmpeg can read to 16 kHz int16 samples, mono or each channel, piece by piece.
 
 Damaged packets are skipped and counted; a truncated file yields what it has. Both leave a warning, which is complete
 when the iteration has ended. A file that yields no samples is a typed error. Importing this module loads PyAV.
@@ -25,6 +25,7 @@ from choral.audio.media import MEDIA_ERRORS, Media, channels_of, open_media, req
 from choral.audio.resample import Pieces, Resampler
 from choral.audio.source import AudioSource, unreadable
 from choral.errors import AudioEmpty, BadSamples, NoAudioTrack, NotAudio
+from choral.types import Channels
 
 MAX_FAILURES_IN_A_ROW = 1_000  # damaged packets with no audio between them
 MIN_MISSING_S = 0.5  # codec delays and rounded headers account for less than this
@@ -37,14 +38,14 @@ _MAX_OGG_PAGES = 2_000_000  # scanned at most: a year of music has fewer
 class Decoder:
     """Iterate `pieces()` once; then `warnings` is complete."""
 
-    def __init__(self, source: AudioSource) -> None:
+    def __init__(self, source: AudioSource, channels: Channels = "mix") -> None:
         self.name = source.name
         try:
             first, *self._later_links = ogg_links(source)
             self._media: Media = open_media(first)
         except (OSError, ValueError) as error:
             raise unreadable(source.name, error) from error
-        self._resampler = Resampler()
+        self._resampler = Resampler(source.name, channels)
         self._failures = 0
         self._failures_in_a_row = 0
         self._n_samples = 0
@@ -67,7 +68,7 @@ class Decoder:
     def pieces(self) -> Pieces:
         try:
             for piece in self._resampled():
-                self._n_samples += piece.size
+                self._n_samples += len(piece)
                 yield piece
         except MEDIA_ERRORS as error:
             self._media.reader.raise_pending()

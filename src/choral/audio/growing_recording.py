@@ -16,21 +16,22 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from choral.audio.constants import S16_SCALE, SAMPLE_RATE
+from choral.audio.constants import SAMPLE_RATE
 from choral.audio.decode_turns import PROCESS_TURNS, DecodeTurn
 from choral.audio.recording import (
     MAX_DURATION_S,
     MAX_MEMORY_S,
-    SILENCE_PEAK,
     AudioInput,
     Cancelled,
     OnProgress,
     Recording,
     RecordingSummary,
     decode_into,
+    written_peaks,
 )
 from choral.audio.samples import SampleSink, SampleWriter
 from choral.audio.source import open_source
+from choral.types import Channels
 
 # Decodes to the sink, calls back after each piece, ends with an error when the event is set; returns the warnings.
 DecodeJob = Callable[[SampleSink, OnProgress, threading.Event], tuple[str, ...]]
@@ -39,16 +40,20 @@ JOIN_TIMEOUT_S = 2.0  # a decoder that reads from a pipe or a network drive may 
 
 
 def open_growing(
-    audio: AudioInput, *, max_memory_s: float = MAX_MEMORY_S, max_duration_s: float = MAX_DURATION_S
+    audio: AudioInput,
+    *,
+    max_memory_s: float = MAX_MEMORY_S,
+    max_duration_s: float = MAX_DURATION_S,
+    channels: Channels = "mix",
 ) -> Recording:
     """`Recording.open` without waiting for the decoder; downloads, and streams that cannot seek, are spooled first."""
     if isinstance(audio, np.ndarray):
-        return Recording.open(audio)
+        return Recording.open(audio, channels=channels)
     source = open_source(audio)
 
     def decode(sink: SampleSink, on_progress: OnProgress, cancel_event: threading.Event) -> tuple[str, ...]:
         with source:
-            return decode_into(sink, source, max_duration_s, on_progress, cancel_event)
+            return decode_into(sink, source, max_duration_s, on_progress, cancel_event, channels)
 
     return GrowingRecording(decode, source.name, max_memory_s)
 
@@ -57,21 +62,21 @@ class GrowingRecording(Recording):
     def __init__(self, decode: DecodeJob, name: str, max_memory_s: float) -> None:
         """`decode` starts now, on another thread, and is called even if the recording is closed at once."""
         self._growing = GrowingSamples(decode, name, max_memory_s)
-        super().__init__(self._growing, n_samples=0, peak=0.0, name=name)
+        super().__init__(self._growing, n_samples=0, channel_peaks=(), name=name)
 
     @property
     def summary(self) -> RecordingSummary:
         return self._growing.wait_for_end()
 
     @property
-    def is_silent(self) -> bool:
-        """Waits for the end only while all samples so far are silent."""
-        n_read = 0
-        while self._growing.peak < SILENCE_PEAK:
-            if (n_available := self.available(n_read + SAMPLE_RATE)) <= n_read:
-                return True
-            n_read = n_available
-        return False
+    def channel_peaks(self) -> tuple[float, ...]:
+        return self._growing.channel_peaks
+
+    @property
+    def n_channels(self) -> int:
+        """Waits for the first sample."""
+        self.available(1)
+        return super().n_channels
 
     @property
     def is_complete(self) -> bool:
@@ -104,9 +109,8 @@ class GrowingSamples:
         return self._writer.n_samples
 
     @property
-    def peak(self) -> float:
-        """The largest magnitude so far."""
-        return self._writer.peak / S16_SCALE
+    def channel_peaks(self) -> tuple[float, ...]:
+        return written_peaks(self._writer)
 
     @property
     def is_complete(self) -> bool:
@@ -159,7 +163,7 @@ class GrowingSamples:
         try:
             with PROCESS_TURNS.join() as self._turn:
                 warnings = decode(self, self._set_total, self._is_closed)
-            end: RecordingSummary | BaseException = RecordingSummary(self.n_samples, self.peak, warnings)
+            end: RecordingSummary | BaseException = RecordingSummary(self.n_samples, self.channel_peaks, warnings)
         except BaseException as error:  # whatever it is, the readers raise it
             end = error
         with self._changed:

@@ -1,5 +1,5 @@
 """Audio frames of any format to 16 kHz mono int16, with ffmpeg's resampler: the samples equal those of
-`ffmpeg -ac 1 -ar 16000 -acodec pcm_s16le`.
+`ffmpeg -ac 1 -ar 16000 -acodec pcm_s16le`. With channels="split" they are not mixed: pieces are [samples, channels].
 
 `Resampler` takes frames as they are decoded and returns a second at a time, because fetching a piece takes as long as
 converting some milliseconds of audio; when rate, layout or format change midway, it flushes and starts new filters.
@@ -9,7 +9,7 @@ converting some milliseconds of audio; when rate, layout or format change midway
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import av
@@ -23,19 +23,27 @@ from av.frame import Frame
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.media import channels_of
+from choral.audio.recording import require_channels
 from choral.errors import AudioTooLarge, NotAudio
+from choral.types import Channels
 
 MIN_RATE, MAX_RATE = 1_000, 12_000_000  # rates outside are damage; the fastest one-bit recordings are below
 MAX_VALUES_PER_SECOND = 1_536_000  # rate × channels: 192 kHz in 8 channels, or 768 kHz in stereo
 PIECE_SAMPLES = 16_384
 MAX_DELAY_SAMPLES = 512  # held back by ffmpeg's resampler: about 17, or 16 input samples, which are 256 at 1 kHz
 
+# Layouts for channels whose positions are not known, by their number. Nothing is mixed, so the positions do not matter.
+STANDARD_LAYOUTS = ("", "mono", "stereo", "2.1", "4.0", "5.0", "5.1", "6.1", "7.1")
+
 Piece = npt.NDArray[np.int16]
 Pieces = Iterator[Piece]
 
 
 class Resampler:
-    def __init__(self) -> None:
+    def __init__(self, name: str = "the audio", channels: Channels = "mix") -> None:
+        """`name` for messages. With "split", frames whose channels change later are converted to the first ones."""
+        self._name, self._splits = name, channels == "split"
+        self._n_channels: int | None = None  # to split into, once known
         self._filters: _Filters | None = None
         self._n_values_before = 0  # pushed to earlier filters
 
@@ -54,7 +62,10 @@ class Resampler:
             or frame.format.name != filters.format
         ):
             pieces = self.flush()
-            self._filters = _filters_for(frame)
+            if self._splits and self._n_channels is None:
+                self._n_channels = frame.layout.nb_channels
+                require_channels(self._n_channels, self._name)
+            self._filters = _filters_for(frame, self._n_channels)
             return [*pieces, *self._filters.push(frame)]
         return filters.push(frame)
 
@@ -66,12 +77,18 @@ class Resampler:
 
 
 class _Filters:
-    """ffmpeg's conversion to 16 kHz mono int16 of frames that are like the first one."""
+    """ffmpeg's conversion to 16 kHz int16, mono or `n_channels`, of frames that are like the first one.
 
-    def __init__(self, frame: AudioFrame, *, needs_channel_mean: bool) -> None:
+    `prepare` is applied to each frame before.
+    """
+
+    def __init__(
+        self, frame: AudioFrame, n_channels: int | None, prepare: Callable[[AudioFrame], AudioFrame] | None
+    ) -> None:
         self.layout, self.format, self.rate = frame.layout, frame.format.name, frame.sample_rate
-        self._needs_channel_mean = needs_channel_mean
-        self._graph, self._source, self._sink = _connect(_channel_mean(frame) if needs_channel_mean else frame)
+        self._prepare, self._shape = prepare, () if n_channels is None else (n_channels,)
+        layout = STANDARD_LAYOUTS[n_channels or 1]
+        self._graph, self._source, self._sink = _connect(prepare(frame) if prepare else frame, layout)
         self._n_pushed = 0
         self._n_due = self._n_input(PIECE_SAMPLES + MAX_DELAY_SAMPLES)  # of pushed samples, for the next piece
 
@@ -81,7 +98,7 @@ class _Filters:
 
     def push(self, frame: AudioFrame) -> Sequence[Piece]:
         frame.pts = None  # like the ffmpeg program, do not fill gaps in the timestamps
-        self._source.push(_channel_mean(frame) if self._needs_channel_mean else frame)
+        self._source.push(self._prepare(frame) if self._prepare else frame)
         self._n_pushed += frame.samples
         return self._due_pieces() if self._n_pushed >= self._n_due else ()
 
@@ -90,7 +107,7 @@ class _Filters:
         pieces: list[Piece] = []
         with contextlib.suppress(EOFError):
             while True:
-                pieces.append(_array(self._sink.pull()))
+                pieces.append(self._pull())
         return pieces
 
     def _due_pieces(self) -> list[Piece]:
@@ -98,29 +115,35 @@ class _Filters:
         while self._n_pushed >= self._n_due:
             self._n_due += self._n_input(PIECE_SAMPLES)
             with contextlib.suppress(BlockingIOError):  # it is not complete: a later call returns it
-                pieces.append(_array(self._sink.pull()))
+                pieces.append(self._pull())
         return pieces
+
+    def _pull(self) -> Piece:
+        return _array(self._sink.pull()).reshape(-1, *self._shape)
 
     def _n_input(self, n_samples: int) -> int:
         return -(-n_samples * self.rate // SAMPLE_RATE)
 
 
-def _filters_for(frame: AudioFrame) -> _Filters:
+def _filters_for(frame: AudioFrame, n_channels: int | None) -> _Filters:
     if not MIN_RATE <= frame.sample_rate <= MAX_RATE:
         raise NotAudio(f"a sample rate of {frame.sample_rate} Hz is not possible: the file is damaged")
-    n_channels = frame.layout.nb_channels
-    if frame.sample_rate * n_channels > MAX_VALUES_PER_SECOND:
+    frame_channels = frame.layout.nb_channels
+    if frame.sample_rate * frame_channels > MAX_VALUES_PER_SECOND:
         raise AudioTooLarge(
-            f"{frame.sample_rate:,} Hz in {n_channels} channels is over the limit of {MAX_VALUES_PER_SECOND:,} "
+            f"{frame.sample_rate:,} Hz in {frame_channels} channels is over the limit of {MAX_VALUES_PER_SECOND:,} "
             "values per second: convert it to 48 kHz"
         )
+    if n_channels == frame_channels:
+        is_standard = frame.layout.name == STANDARD_LAYOUTS[n_channels]
+        return _Filters(frame, n_channels, None if is_standard else _with_standard_layout)
     try:
-        return _Filters(frame, needs_channel_mean=False)
+        return _Filters(frame, n_channels, None)
     except (av.error.FFmpegError, ValueError):  # ffmpeg has no downmix for 9 or 32 channels, for example
-        return _Filters(frame, needs_channel_mean=True)
+        return _Filters(frame, n_channels, _channel_mean)
 
 
-def _connect(frame: AudioFrame) -> tuple[Graph, FilterContext, FilterContext]:
+def _connect(frame: AudioFrame, output_layout: str) -> tuple[Graph, FilterContext, FilterContext]:
     """A filter graph, which its filters refer to only weakly, with its source and its sink."""
     graph = Graph()
     if hasattr(graph, "threads"):
@@ -129,9 +152,9 @@ def _connect(frame: AudioFrame) -> tuple[Graph, FilterContext, FilterContext]:
     source = graph.add(
         "abuffer", sample_rate=rate, sample_fmt=sample_format, channel_layout=layout, time_base=f"1/{rate}"
     )
-    mono = graph.add("aformat", sample_rates=str(SAMPLE_RATE), sample_fmts="s16", channel_layouts="mono")
+    output = graph.add("aformat", sample_rates=str(SAMPLE_RATE), sample_fmts="s16", channel_layouts=output_layout)
     sink = graph.add("abuffersink")
-    graph.link_nodes(source, mono, sink)
+    graph.link_nodes(source, output, sink)
     graph.configure()
     graph.set_audio_frame_size(PIECE_SAMPLES)
     return graph, source, sink
@@ -178,6 +201,14 @@ def _channel_mean(frame: AudioFrame) -> AudioFrame:
     mono = AudioFrame.from_ndarray(mean, format="fltp", layout="mono")
     mono.sample_rate = frame.sample_rate
     return mono
+
+
+def _with_standard_layout(frame: AudioFrame) -> AudioFrame:
+    """The same channels in the order of the file, under names that ffmpeg converts without mixing."""
+    samples = _as_float(channels_of(frame))  # interleaved below: PyAV cannot fill eight planes
+    named = AudioFrame.from_ndarray(samples.T.reshape(1, -1), format="flt", layout=STANDARD_LAYOUTS[len(samples)])
+    named.sample_rate = frame.sample_rate
+    return named
 
 
 def _as_float(samples: npt.NDArray[Any]) -> npt.NDArray[np.float32]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from choral.audio.constants import SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.audio.loudness import normalize_loudness
@@ -22,6 +23,9 @@ from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
 from choral.types import Priority, Segment, TranscribeOptions, Transcript
+
+if TYPE_CHECKING:
+    from choral.longform.channels import AnyTranscription
 
 MIN_DURATION_S = 0.1
 MIN_SAMPLES = round(MIN_DURATION_S * SAMPLE_RATE)
@@ -45,10 +49,14 @@ class Transcriber:
         options: TranscribeOptions,
         on_progress: OnProgress | None = None,
         priority: Priority = "interactive",
-    ) -> Transcription:
+    ) -> AnyTranscription:
         """Checks the options against the model; iterating the transcription does the work."""
         if options.language is not None:
             self.tokenizer.language_token(to_code(options.language))
+        if options.channels == "split":
+            from choral.longform.channels import ChannelsTranscription
+
+            return ChannelsTranscription(self, recording, options, on_progress, Caller(priority))
         return Transcription(self, recording, options, on_progress, Caller(priority))
 
 

@@ -25,7 +25,7 @@ from choral.server.forms import (
 )
 from choral.server.upload import Form
 from choral.serving.input_sources import ServiceAudio
-from choral.types import TEMPERATURES, Loudness, Mode, Priority, Task, TranscribeOptions
+from choral.types import TEMPERATURES, Channels, Loudness, Mode, Priority, Task, TranscribeOptions
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 Granularity = Literal["segment", "word"]
@@ -95,6 +95,7 @@ class SpeechForm(FormModel):
     vad: bool | None = option_field("vad")
     word_timestamps: bool = Field(False, description="words in verbose_json; subtitles cut at words")
     loudness: Loudness | None = option_field("loudness")
+    channels: Channels | None = option_field("channels")
     priority: Priority = Field("interactive", description="batch requests yield to interactive ones")
 
     @model_validator(mode="after")
@@ -128,6 +129,7 @@ class SpeechForm(FormModel):
             "mode": self.mode,
             "vad": self.vad,
             "loudness": self.loudness,
+            "channels": self.channels,
         }
         values = {name: value for name, value in values.items() if value is not None}
         return to_options(

@@ -16,6 +16,7 @@ from choral.serving.input_sources import OpenFile
 from choral.serving.request_events import OnEvent, TranscribeRequest
 from choral.serving.request_inputs import InputLimits, RequestAudio, open_input, share_input
 from choral.serving.request_run import DecodeLimits, RequestRun
+from choral.types import Channels
 
 JOIN_TIMEOUT_S = 2.0  # a thread that reads from a pipe may never end
 
@@ -31,7 +32,7 @@ class LocalRequests:
         limits, waits = self._limits, request.client_waits
         run = RequestRun(
             self._transcriber,
-            lambda abort_handle: open_here(request.audio, limits, waits, abort_handle),
+            lambda abort_handle: open_here(request.audio, limits, waits, abort_handle, request.options.channels),
             DecodeLimits(
                 max_memory_s=MAX_MEMORY_S / (1 + len(self._running)),
                 max_audio_s=limits.max_audio_s,
@@ -63,14 +64,14 @@ class LocalRequests:
 
 
 def open_here(
-    audio: RequestAudio, limits: InputLimits, client_waits: bool, abort_handle: AbortHandle
+    audio: RequestAudio, limits: InputLimits, client_waits: bool, abort_handle: AbortHandle, channels: Channels
 ) -> AudioSource | Recording:
     if isinstance(audio, np.ndarray):
-        return Recording.open(audio)
+        return Recording.open(audio, channels=channels)
     if isinstance(audio, Recording):
         return audio.amplified(1.0)  # a view, whose reads can be cancelled while the owner goes on
     if isinstance(audio, str | os.PathLike | OpenFile):
-        shared = share_input(audio, limits)
+        shared = share_input(audio, limits, channels)
         if shared is not None:
             return open_input(shared.ref, shared.fd, limits, client_waits=client_waits, abort_handle=abort_handle)
     assert not isinstance(audio, OpenFile)

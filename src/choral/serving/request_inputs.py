@@ -35,7 +35,7 @@ from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.urls import redact_url, require_http, url_scheme
 from choral.serving.input_sources import OpenFile, open_path, share_file
 from choral.serving.settings import ServingSettings
-from choral.types import LoudnessKind
+from choral.types import Channels, LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
 PIECE_SAMPLES = 2**20
@@ -88,7 +88,8 @@ class InputRef:
     name: str  # the path or URL itself; otherwise for messages
     suffix: str = ""  # of an open file: may identify the format
     folder: str = ""  # that a path is relative to
-    peak: float = 0.0  # of samples, as are the fields below
+    channel_peaks: tuple[float, ...] = ()  # of samples, as are the fields below
+    is_split: bool = False  # interleaved, a channel for each peak
     warnings: tuple[str, ...] = ()
     levels_db: dict[LoudnessKind, float] = field(default_factory=dict)
 
@@ -110,10 +111,10 @@ class SharedInput:
             os.close(fd)
 
 
-def share_input(audio: RequestAudio, limits: InputLimits) -> SharedInput | None:
+def share_input(audio: RequestAudio, limits: InputLimits, channels: Channels = "mix") -> SharedInput | None:
     """None for a stream that cannot be handed to another process."""
     if isinstance(audio, np.ndarray):
-        with Recording.open(audio) as recording:
+        with Recording.open(audio, channels=channels) as recording:
             return _share_samples(recording)
     if isinstance(audio, Recording):
         return _share_samples(audio)
@@ -161,14 +162,18 @@ def _share_bytes(name: str, data: bytes | bytearray, limits: InputLimits) -> Sha
 
 
 def _share_samples(recording: Recording) -> SharedInput:
+    is_split = recording.read(0, 1).ndim == 2
     ref = InputRef(
         kind="samples",
         name=recording.name,
-        peak=recording.peak,
+        channel_peaks=recording.summary.channel_peaks,
+        is_split=is_split,
         warnings=recording.warnings,
         levels_db=dict(recording.levels_db),
     )
-    return SharedInput(ref, _in_memory(piece.data.cast("B") for piece in recording.pieces(PIECE_SAMPLES)))
+    starts = range(0, recording.n_samples, PIECE_SAMPLES)
+    pieces = (np.ascontiguousarray(recording.read(start, start + PIECE_SAMPLES)) for start in starts)
+    return SharedInput(ref, _in_memory(piece.data.cast("B") for piece in pieces))
 
 
 def _in_memory(pieces: Any) -> int:
@@ -231,8 +236,14 @@ def _open_samples(ref: InputRef, fd: int) -> Recording:
         samples = np.frombuffer(mmap.mmap(fd, n_bytes, prot=mmap.PROT_READ), np.float32)
     finally:
         os.close(fd)
+    if ref.is_split:
+        samples = samples.reshape(-1, len(ref.channel_peaks))
     recording = Recording(
-        SamplesInMemory(samples), n_samples=samples.size, peak=ref.peak, name=ref.name, warnings=ref.warnings
+        SamplesInMemory(samples),
+        n_samples=len(samples),
+        channel_peaks=ref.channel_peaks,
+        name=ref.name,
+        warnings=ref.warnings,
     )
     recording.levels_db.update(ref.levels_db)
     return recording

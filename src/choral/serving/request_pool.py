@@ -87,7 +87,7 @@ class RequestPool:
         """Raises `NotShareable`, and a `ChoralError` for audio that cannot be used; all other errors are events."""
         if self._is_closed:
             raise RuntimeError("the request pool is closed")
-        shared = share_input(request.audio, self.settings.limits)
+        shared = share_input(request.audio, self.settings.limits, request.options.channels)
         if shared is None:
             raise NotShareable
         host = host_of(shared.ref.name) if shared.ref.kind == "url" else None

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from choral.audio import vad
 from choral.audio.constants import SAMPLE_RATE
+from choral.audio.recording import MAX_CHANNELS
 from choral.common.malloc import limit_malloc_arenas
 from choral.errors import ChoralError
 from choral.serving.child_process import harden, limit_memory
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from choral.types import Segment
 
 MAX_DECODE_BYTES = 2 * 2**30  # of memory: many times what the largest known file needs
-REQUEST_BYTES = 32 * 2**20  # of one more thread: its stack, and one window at a time
+REQUEST_BYTES = 32 * 2**20 + MAX_CHANNELS * 2 * 8 * 2**20  # one window at a time, and two stacks for each channel
 PROGRESS_INTERVAL_S = 0.1
 
 

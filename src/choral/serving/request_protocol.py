@@ -72,7 +72,7 @@ def decode_start(message: ProcessMessage) -> StartMessage:
     _, number, ref, options, (priority, client_waits, wants_segments, wants_progress) = message
     return StartMessage(
         id=number,
-        input=InputRef(**{**ref, "warnings": tuple(ref.get("warnings", ()))}),
+        input=InputRef(**ref | {name: tuple(ref.get(name, ())) for name in ("warnings", "channel_peaks")}),
         options=TranscribeOptions.of(**options),
         priority=priority,
         client_waits=client_waits,
@@ -93,11 +93,12 @@ def frame(message: ProcessMessage) -> bytes:
 
 def encode_segment(segment: Segment) -> list[Any]:
     words = segment.words and [[word.text, word.start, word.end, word.probability] for word in segment.words]
-    return [*list(vars(segment).values())[:-2], words, segment.token_logprobs]
+    return [*list(vars(segment).values())[:-3], words, segment.token_logprobs, segment.channel]
 
 
 def decode_segment(values: list[Any]) -> Segment:
-    number, seek, start, end, text, tokens, temperature, avg_logprob, ratio, no_speech_prob, words, logprobs = values
+    *scores, words, logprobs, channel = values
+    number, seek, start, end, text, tokens, temperature, avg_logprob, ratio, no_speech_prob = scores
     return Segment(
         number,
         seek,
@@ -109,8 +110,9 @@ def decode_segment(values: list[Any]) -> Segment:
         avg_logprob,
         ratio,
         no_speech_prob,
-        None if words is None else tuple([Word(*word) for word in words]),
+        None if words is None else tuple([Word(w[0], w[1], w[2], w[3], channel) for w in words]),
         None if logprobs is None else tuple(logprobs),
+        channel,
     )
 
 

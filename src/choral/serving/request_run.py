@@ -30,13 +30,16 @@ from choral.serving.request_events import (
     RequestFinished,
     SegmentReady,
 )
-from choral.types import Priority, TranscribeOptions, Transcript
+from choral.types import Channels, Priority, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
-    from choral.longform.transcriber import Transcriber, Transcription
+    from choral.longform.channels import AnyTranscription
+    from choral.longform.transcriber import Transcriber
 
-# Of `decode_into`: sink, source, maximum seconds of audio, progress, cancel event; returns the warnings.
-DecodeFunction = Callable[[SampleSink, AudioSource, float, OnProgress | None, threading.Event], tuple[str, ...]]
+# Of `decode_into`: sink, source, maximum seconds of audio, progress, cancel event, channels; returns the warnings.
+DecodeFunction = Callable[
+    [SampleSink, AudioSource, float, OnProgress | None, threading.Event, Channels], tuple[str, ...]
+]
 OpenFunction = Callable[[AbortHandle], AudioSource | Recording]
 
 
@@ -66,7 +69,7 @@ class RequestRun:
         self._cancel_event = threading.Event()
         self._emit_lock = threading.Lock()
         self._has_ended = False
-        self._transcription: Transcription | None = None
+        self._transcription: AnyTranscription | None = None
 
     def run(self) -> None:
         """Never raises: the last event has the error."""
@@ -106,7 +109,7 @@ class RequestRun:
         return recording
 
     def _decode(self, source: AudioSource, fetch_s: float) -> Recording:
-        limits, started_s = self._limits, time.monotonic()
+        limits, channels, started_s = self._limits, self._options.channels, time.monotonic()
 
         def decode(sink: SampleSink, on_progress: OnProgress, cancel_event: threading.Event) -> tuple[str, ...]:
             def on_piece(decoded_s: float, total_s: float | None) -> None:
@@ -116,7 +119,7 @@ class RequestRun:
                 on_progress(decoded_s, total_s)
 
             with source:
-                warnings = limits.decode(sink, source, limits.max_audio_s, on_piece, cancel_event)
+                warnings = limits.decode(sink, source, limits.max_audio_s, on_piece, cancel_event, channels)
             self._report(AudioOpened(sink.n_samples / SAMPLE_RATE, fetch_s, time.monotonic() - started_s))
             return warnings
 
