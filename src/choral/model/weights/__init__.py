@@ -1,7 +1,7 @@
 """Opens a Whisper model on disk as a `Checkpoint`, without torch; the format is detected by content, not by name.
 
-Supported are OpenAI `.pt` files, Hugging Face folders, CTranslate2 folders and whisper.cpp ggml files. Damage becomes
-a `ModelError`; nothing in a file is ever executed.
+Supported are OpenAI `.pt` files, Hugging Face folders (torch, safetensors or ONNX), CTranslate2 folders and whisper.cpp
+ggml files. Damage becomes a `ModelError`; nothing in a file is ever executed.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from choral.model.weights.ggml import MAGIC as GGML_MAGIC
 from choral.model.weights.ggml import open_ggml
 from choral.model.weights.hugging_face import WEIGHT_FILES, open_hugging_face
 from choral.model.weights.mapped_file import corrupt
+from choral.model.weights.onnx_folder import find_onnx, open_onnx
 from choral.model.weights.torch_file import open_openai_pt
 
 __all__ = ["open_checkpoint"]
@@ -45,8 +46,12 @@ def _open_folder(folder: Path) -> Checkpoint:
         return open_hugging_face(folder)
     if _has(folder, "model.bin"):
         return open_ctranslate2(folder)
+    onnx = find_onnx(folder) if _has(folder, "config.json") else None
+    if onnx is not None:
+        return open_onnx(folder, *onnx)
     raise ModelNotFound(
-        f"{folder} has neither config.json with one of {', '.join(WEIGHT_FILES)} (Hugging Face) "
+        f"{folder} has neither config.json with one of {', '.join(WEIGHT_FILES)} (Hugging Face), "
+        "nor config.json with encoder_model.onnx and decoder_model_merged.onnx (ONNX), "
         "nor model.bin (CTranslate2). For an OpenAI .pt or a ggml .bin model, give the file itself."
     )
 
@@ -76,6 +81,8 @@ def _open_file(path: Path) -> Checkpoint:
     for magic, what in _NOT_WEIGHTS.items():
         if start.startswith(magic):
             raise ModelCorrupt(f"{path} is {what}.")
+    if path.suffix == ".onnx":
+        return _open_folder(path.parent.parent if path.parent.name == "onnx" else path.parent)
     if path.name in _IN_FOLDERS:
         return _open_folder(path.parent)
     raise corrupt(path, "it begins neither as a torch .pt file nor as a ggml .bin file")

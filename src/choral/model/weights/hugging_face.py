@@ -41,16 +41,20 @@ WEIGHT_FILES = tuple(f"{name}{suffix}" for name in _READERS for suffix in ("", "
 
 
 def open_hugging_face(folder: Path) -> Checkpoint:
-    config_path = folder / "config.json"
-    config = read_json_object(config_path)
-    _check_architecture(config, config_path)
-    try:
-        dims = ModelDims(**{dim: config.get(key) for dim, key in _CONFIG_OF_DIM.items()})  # type: ignore[arg-type]
-    except ModelCorrupt as error:
-        raise corrupt(config_path, str(error)) from error
+    config = read_json_object(folder / "config.json")
+    dims = read_dims(folder / "config.json")
     entries = _tensors(folder, is_tied=config.get("tie_word_embeddings", True) is not False)
     heads = configured_heads(folder / "generation_config.json", dims) or alignment_heads.for_model(dims, folder.name)
     return Checkpoint(dims, with_audio_positions(entries, dims), heads, vocabulary.of_hugging_face(folder), folder)
+
+
+def read_dims(config_path: Path) -> ModelDims:
+    config = read_json_object(config_path)
+    _check_architecture(config, config_path)
+    try:
+        return ModelDims(**{dim: config.get(key) for dim, key in _CONFIG_OF_DIM.items()})  # type: ignore[arg-type]
+    except ModelCorrupt as error:
+        raise corrupt(config_path, str(error)) from error
 
 
 def _check_architecture(config: dict[str, Any], path: Path) -> None:

@@ -41,6 +41,9 @@ class MappedFile:
         self._check(start, n_bytes, what)
         return bytes(self._memory[start : start + n_bytes])
 
+    def byte(self, position: int) -> int:
+        return self._memory[position]
+
     def view(self, start: int, n_bytes: int, what: str) -> Array:
         """These bytes as an array of uint8, without reading them from disk."""
         self._check(start, n_bytes, what)
