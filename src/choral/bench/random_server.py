@@ -6,24 +6,21 @@ must name a temperature, though every window is decoded at 0: else, text as unli
 
 from __future__ import annotations
 
-import argparse
 import dataclasses
 import runpy
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 from choral.bench.gpu_load import SHORT_TOKENS
 from choral.bench.random_model import SHAPES, random_engine_and_tokenizer
-from choral.cli import serve as serve_command
-from choral.cli.shared_flags import SERVICE_SETTINGS, engine_settings
+from choral.common.logs import LogFormat
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.steps import Pending
 from choral.engine.window import Caller, DecodeParams, Params, Result, Window
 from choral.longform.load_transcriber import OnDownload
 from choral.longform.transcriber import Transcriber
-
-if TYPE_CHECKING:
-    from choral.api import Model
+from choral.serving import runtime_plan, supervised_engine
+from choral.serving.supervised_engine import SupervisedEngine
 
 FORM_FIELDS = {"temperature": "0.2"}
 
@@ -56,17 +53,18 @@ def load_random_transcriber(shape: str, settings: EngineSettings, on_download: O
     return Transcriber(ForcedEngine(engine, tokenizer.eot), tokenizer, SHAPES[shape])  # type: ignore[arg-type]
 
 
-def load_random_model(arguments: argparse.Namespace) -> Model:
-    from choral.api import Model
-    from choral.serving.supervised_engine import SupervisedEngine
+class SupervisedRandomEngine(SupervisedEngine):
+    """The name of its model is that of a shape."""
 
-    settings = dataclasses.replace(engine_settings(arguments), **SERVICE_SETTINGS)
-    engine = SupervisedEngine(arguments.model, settings, log_format=arguments.log_format, load=load_random_transcriber)
-    return Model(f"random {arguments.model}", engine, engine.transcriber)
+    def __init__(
+        self, model: str, settings: EngineSettings, *, on_download: OnDownload | None, log_format: LogFormat | None
+    ) -> None:
+        super().__init__(model, settings, log_format=log_format, load=load_random_transcriber)
 
 
 if __name__ == "__main__":
-    from choral.bench.random_server import load_random_model  # of the module, whose functions have names elsewhere
+    from choral.bench.random_server import SupervisedRandomEngine  # by this name, its process can find the function
 
-    serve_command.load_served_model = load_random_model
+    runtime_plan.needs_engine_process = lambda *, is_on_gpu: True
+    supervised_engine.SupervisedEngine = SupervisedRandomEngine  # type: ignore[assignment, misc]
     runpy.run_module("choral", run_name="__main__")
