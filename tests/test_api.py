@@ -287,7 +287,7 @@ def test_stream_can_be_closed_early(model: choral.Model, jfk: Path) -> None:
     assert model.transcribe(jfk).text == SENTENCE
 
 
-@pytest.mark.parametrize("compute_type", ["bfloat16", "float16"])
+@pytest.mark.parametrize("compute_type", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
 def test_16_bit_precision_gives_the_same_words(compute_type: str, tiny_en_pt: Path, jfk: Path) -> None:
     with choral.load(tiny_en_pt, device="cpu", compute_type=compute_type) as model:
         words = model.transcribe(jfk).text.lower().replace(",", "").replace(".", "").split()

@@ -75,6 +75,7 @@ def test_a_load_with_missing_tokens_is_an_error(generator: GpuLoadGenerator, mon
         generator.wait_checked(generator._engine.submit(window), 4)
 
 
+@pytest.mark.slow
 def test_check_windows_compares_two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here both are the CPU; a window with every kind of option."""
     monkeypatch.setattr(gpu_checks, "N_WINDOWS", len(gpu_checks.OPTIONS))

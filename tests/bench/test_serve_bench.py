@@ -70,6 +70,25 @@ def test_server_without_a_model(folder: Path, tiny_en_pt: Path) -> None:
     assert level["server"]["failures"] == []
     assert level["server"]["requests_per_s"] > 0
     assert level["engine"] is None
+    wrong = subprocess.run(
+        [sys.executable, "-m", "choral", "bench", "serve", "--no-model", "--random-weights", "nano"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "choose one of --no-model and --random-weights" in wrong.stderr
+
+
+@pytest.mark.slow
+def test_server_with_random_weights(folder: Path) -> None:
+    code, report, shown = bench(
+        folder, "--random-weights", "nano", "--threads", 1, "--concurrency", "1,40", "--requests", 2, "--rounds", 1
+    )
+    assert code == 0, shown
+    alone, many = report["levels"]
+    assert (alone["requests"], many["requests"]) == (2, 80)  # of 40 callers in two processes
+    for level in (alone, many):
+        assert level["server"]["failures"] == level["engine"]["failures"] == []
+        assert level["share"] > 0
+        assert level["different_texts"] is None
 
 
 def test_server_without_a_model_decodes_audio(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:

@@ -131,6 +131,7 @@ def test_failures_of_several_kinds_exit_with_1(
     assert (tmp_path / "out/clip0.txt").read_text()
 
 
+@pytest.mark.slow  # on threads; in processes, test_cli_processes
 def test_control_c_saves_partial_results_of_every_file(
     terminal: Run, talks: list[Path], tiny_en_pt: Path, tmp_path: Path
 ) -> None:

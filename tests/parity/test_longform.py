@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,10 @@ def english(speech_clips: list[Path], prompts: Callable[[str, int], tuple[Path, 
     return [*speech_clips, *prompts("en", 40)]
 
 
-@pytest.mark.parametrize("minutes", [2.5, pytest.param(20.5, marks=pytest.mark.slow)])
+slow = partial(pytest.param, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("minutes", [2.5, slow(20.5)])
 def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=minutes, seed=1)
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False)
@@ -86,12 +90,12 @@ def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> N
 @pytest.mark.parametrize(
     ("options", "minutes"),
     [
-        pytest.param({"word_timestamps": True}, 2.5, marks=pytest.mark.slow),
         ({"word_timestamps": True, "hallucination_silence_threshold": 1.0}, 1.5),
         ({"beam_size": 5, "condition_on_previous_text": False}, 1.2),
-        ({"initial_prompt": "Voicemail, extension.", "carry_initial_prompt": True}, 1.5),
-        ({"without_timestamps": True}, 1.5),
-        ({"no_speech_threshold": 0.3, "logprob_threshold": -0.5}, 1.5),
+        slow({"word_timestamps": True}, 2.5),
+        slow({"initial_prompt": "Voicemail, extension.", "carry_initial_prompt": True}, 1.5),
+        slow({"without_timestamps": True}, 1.5),
+        slow({"no_speech_threshold": 0.3, "logprob_threshold": -0.5}, 1.5),
     ],
     ids=lambda value: ", ".join(value) if isinstance(value, dict) else "",
 )

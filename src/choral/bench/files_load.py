@@ -21,13 +21,12 @@ from choral.audio.constants import SAMPLE_RATE
 from choral.bench import process_tree
 from choral.bench.clips import AudioClip, join_clips, noisy
 from choral.bench.gpu_load import LONG_TOKENS, SATURATED_WINDOWS, GpuLoadGenerator
-from choral.bench.random_model import random_checkpoint, random_engine
+from choral.bench.random_model import SHAPES, random_engine_and_tokenizer
 from choral.bench.synthetic_audio import AUDIO_FORMATS, FileFormat, write_samples
 from choral.common.processor import n_usable_cores
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.longform.transcriber import Transcriber
-from choral.model.tokenizer import Tokenizer
 from choral.serving.request_events import RequestEvent, RequestFailed, RequestFinished, SegmentReady, TranscribeRequest
 from choral.serving.runtime import Runtime
 from choral.types import TranscribeOptions
@@ -72,9 +71,8 @@ def write_file(clips: Sequence[AudioClip], seconds: float, form: FileFormat, pat
 
 
 def random_model(shape: str, settings: EngineSettings) -> Model:
-    engine, checkpoint = random_engine(shape, settings), random_checkpoint(shape)
-    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims)
-    return Model(f"random {shape}", engine, Transcriber(engine, tokenizer, checkpoint.dims))
+    engine, tokenizer = random_engine_and_tokenizer(shape, settings)
+    return Model(f"random {shape}", engine, Transcriber(engine, tokenizer, SHAPES[shape]))
 
 
 def forced_options(model: Model) -> TranscribeOptions:

@@ -6,6 +6,7 @@ start at the samples.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -66,7 +67,7 @@ class GpuLoadGenerator:
     def __init__(self, engine: Engine, tokenizer: Tokenizer) -> None:
         self._engine, self._eot = engine, tokenizer.eot
         self._noise = np.random.default_rng(0).normal(0, 0.05, WINDOW_SAMPLES + N_OFFSETS).astype(np.float32)
-        self._n_made = 0
+        self._n_made, self._making = 0, threading.Lock()
 
     def measure(self, on_progress: Callable[[str], None]) -> GpuLoadResult:
         on_progress("one window")
@@ -91,6 +92,12 @@ class GpuLoadGenerator:
         seconds = time.perf_counter() - started_s
         self._engine.clear_cache()
         return seconds
+
+    def run_short_window(self) -> None:
+        """One short request, from any thread."""
+        with self._making:
+            (window,) = self.make_windows(1, SHORT_S, SHORT_TOKENS)
+        self.wait_checked(self._engine.submit(window), SHORT_TOKENS)
 
     def run_callers(self, n_callers: int) -> CallersResult:
         windows = self.make_windows(REQUESTS_OF_CALLERS[n_callers], SHORT_S, SHORT_TOKENS)

@@ -92,8 +92,13 @@ def random_checkpoint(shape: str) -> Checkpoint:
 
 
 def random_engine(shape: str, settings: EngineSettings) -> Engine:
+    return random_engine_and_tokenizer(shape, settings)[0]
+
+
+def random_engine_and_tokenizer(shape: str, settings: EngineSettings) -> tuple[Engine, Tokenizer]:
     if settings.engine == "ctranslate2":
         raise UsageError("random weights run only on the torch engine: use --engine torch")
     require_installed("torch")
     checkpoint = random_checkpoint(shape)
-    return torch_engine(checkpoint, Tokenizer.for_checkpoint(checkpoint.dims), settings)
+    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims)
+    return torch_engine(checkpoint, tokenizer, settings), tokenizer

@@ -16,7 +16,7 @@ import numpy as np
 
 from choral.bench import process_tree
 from choral.bench.clips import AudioClip, AudioFile, write_audio_files
-from choral.bench.endpoints import Endpoint, EndpointRound
+from choral.bench.endpoints import Endpoint, EndpointRound, ServerCallers
 from choral.bench.http_client import HealthProbe
 
 N_WARM_UP = 4  # requests
@@ -37,8 +37,9 @@ class ServeTargets:
 
     url: str
     server_pid: int | None
-    callers: Endpoint
+    callers: ServerCallers
     engine: Endpoint | None
+    has_same_texts: bool = True  # as the engine; random weights give other text to other audio
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class ConcurrencyResult:
     late_p99_s: float  # how late the probe itself woke
     engine: SideResult | None
     share: float | None  # server throughput relative to the engine's: median of the rounds
-    different_texts: int  # between the two
+    different_texts: int | None  # between the two; None: not compared
 
 
 @dataclass(frozen=True)
@@ -153,15 +154,15 @@ class _ConcurrencyRun:
 
     def _run_server(self, files: Sequence[AudioFile]) -> None:
         callers = self.targets.callers
-        before_s = process_tree.cpu_s(callers.pid)
+        before_s = callers.cpu_s
         with HealthProbe(self.targets.url) as probe:
             self.served.append(self._run(callers, self.targets.server_pid, files))
-        self.callers_cpu_s += process_tree.cpu_s(callers.pid) - before_s
+        self.callers_cpu_s += callers.cpu_s - before_s
         self.live_s += probe.latencies_s
         self.late_s += probe.late_s
         self.n_live_failures += probe.n_failures
 
-    def _run(self, endpoint: Endpoint, pid: int | None, files: Sequence[AudioFile]) -> _TimedRound:
+    def _run(self, endpoint: Endpoint | ServerCallers, pid: int | None, files: Sequence[AudioFile]) -> _TimedRound:
         before_s = process_tree.cpu_s(pid) if pid is not None else 0.0
         done = endpoint.run(files, self.n_callers)
         return _TimedRound(done, process_tree.cpu_s(pid) - before_s if pid is not None else None)
@@ -184,7 +185,9 @@ class _ConcurrencyRun:
         pairs = zip(self.served, self.direct, strict=False)
         return [direct.round.wall_s / served.round.wall_s for served, direct in pairs]
 
-    def _n_different_texts(self) -> int:
+    def _n_different_texts(self) -> int | None:
+        if not self.targets.has_same_texts:
+            return None
         return sum(
             one != other
             for served, direct in zip(self.served, self.direct, strict=False)

@@ -32,6 +32,8 @@ COMMANDS = {  # each in the module bench_NAME
     "serve": "the server compared with the engine without HTTP, and a soak test",
 }
 
+SHAPES = ("nano", "tiny", "base", "small", "large-v3-turbo", "large-v3")
+
 
 def add_arguments(parser: Parser) -> None:
     add_command_modules(parser, COMMANDS, "choral.cli.bench_")
@@ -43,6 +45,15 @@ def add_folder(parser: Parser) -> None:
 
 def add_quiet(parser: Parser) -> None:
     parser.add_argument("--quiet", action="store_true", help="print the result only, no progress")
+
+
+def add_random_weights(parser: Parser) -> None:
+    parser.add_argument(
+        "--random-weights",
+        choices=SHAPES,
+        metavar="SHAPE",
+        help=f"random weights instead of a model, in the shape of {', '.join(SHAPES)}",
+    )
 
 
 def progress(arguments: argparse.Namespace) -> Callable[[str], None]:

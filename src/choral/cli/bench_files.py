@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, describe
-from choral.cli.bench import add_folder, add_quiet, find_short_clips, progress, read_counts, require_counts
+from choral.cli.bench import (
+    add_folder,
+    add_quiet,
+    add_random_weights,
+    find_short_clips,
+    progress,
+    read_counts,
+    require_counts,
+)
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import add_machine_flags, add_processes_flag, engine_settings, load_model
 from choral.types import TranscribeOptions
@@ -30,7 +38,6 @@ of the engine alone is then measured too, in the same run.
 """
 EPILOG = None
 FILES, MINUTES, MAX_FILES, MAX_MINUTES = "1,4,16,64", 10, 4096, 1440
-SHAPES = ("nano", "tiny", "base", "small", "large-v3-turbo", "large-v3")
 
 
 def add_arguments(parser: Parser) -> None:
@@ -44,9 +51,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--stereo", action="store_true", help="files of 44.1 kHz in stereo; otherwise of 16 kHz in mono"
     )
-    parser.add_argument(
-        "--random-weights", choices=SHAPES, metavar="SHAPE", help=f"random weights, as {', '.join(SHAPES)}"
-    )
+    add_random_weights(parser)
     add_quiet(parser)
     machine = parser.add_argument_group("model and machine")
     add_machine_flags(machine)

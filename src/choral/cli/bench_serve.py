@@ -15,6 +15,7 @@ from choral.cli.arguments import Parser, describe
 from choral.cli.bench import (
     add_folder,
     add_quiet,
+    add_random_weights,
     find_short_clips,
     pick_device,
     progress,
@@ -39,6 +40,10 @@ responds meanwhile. Reading and decoding the audio is part of both.
 With --soak, sends a mixed load (formats, streams, clients that disconnect, files that are not audio), and
 checks that the server's memory, open files and temporary files do not grow.
 
+With --random-weights, server and engine have random weights in the shape of a model, and every request
+gets 27 tokens: the text is nonsense, the speed is real. The engine's side is then the engine alone, with
+samples in memory.
+
 FOLDER has clips of speech of at most 30 s; without one, five sentences are downloaded.
 """
 EPILOG = """\
@@ -47,6 +52,7 @@ exit codes: 0 every response was right; 1 some were wrong, or (--soak) memory, o
 A server that requires a key gets the one in CHORAL_API_KEY.
 """
 CONCURRENCY, MAX_CALLERS = "1,8,32,128", 10_000
+NULL_SERVER, RANDOM_SERVER = "choral.bench.null_runner", "choral.bench.random_server"
 UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 SIDE = ("requests/s", "audio s/s", "p50 s", "p95 s", "p99 s", "cpu s", "failed")
 MAX_FAILURES_SHOWN = 5
@@ -71,6 +77,7 @@ def add_arguments(parser: Parser) -> None:
         action="store_true",
         help="measure the overhead of the server alone, with an engine that takes no time",
     )
+    add_random_weights(parser)
     parser.add_argument(
         "--soak", type=duration_s, metavar="TIME", help="run the soak test for this long instead: 90s, 10m, 1h"
     )
@@ -97,8 +104,11 @@ def run(arguments: argparse.Namespace) -> int:
     concurrency = read_counts("concurrency", arguments.concurrency, MAX_CALLERS, example=CONCURRENCY)
     if arguments.url is not None and arguments.soak is not None:
         raise UsageError("a soak reads the server's process: leave out --url, and it starts a server")
-    if arguments.no_model and (arguments.url is not None or arguments.soak is not None):
-        raise UsageError("--no-model starts its own server: leave out --url and --soak")
+    for flag in ("no_model", "random_weights"):
+        if getattr(arguments, flag) and (arguments.url is not None or arguments.soak is not None):
+            raise UsageError(f"--{flag.replace('_', '-')} starts its own server: leave out --url and --soak")
+    if arguments.no_model and arguments.random_weights:
+        raise UsageError("choose one of --no-model and --random-weights")
     if arguments.url is not None and not arguments.url.startswith("http://"):
         raise UsageError(f"url is {arguments.url!r}; it must look like http://127.0.0.1:8000")
     with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder:
@@ -123,32 +133,34 @@ def run_load(arguments: argparse.Namespace, concurrency: tuple[int, ...], folder
 @contextmanager
 def open_targets(arguments: argparse.Namespace, folder: Path) -> Iterator[ServeTargets]:
     """A server and an engine with the same flags; or a server that is already running."""
-    from choral.bench.endpoints import Endpoint, EndpointSpec
+    from choral.bench.endpoints import Endpoint, EndpointSpec, ServerCallers
+    from choral.bench.random_server import FORM_FIELDS
     from choral.bench.serve_load import ServeTargets
     from choral.bench.server_process import ServerProcess
 
     with ExitStack() as stack:
         if arguments.url is not None:
-            callers = stack.enter_context(Endpoint(EndpointSpec(arguments.url)))
+            callers = stack.enter_context(ServerCallers(arguments.url))
             yield ServeTargets(arguments.url, None, callers, None)
             return
-        model = find_model(arguments)
-        program = "choral.bench.null_runner" if arguments.no_model else "choral"
+        shape, settings = arguments.random_weights, dataclasses.asdict(engine_settings(arguments))
+        model = shape or str(find_model(arguments))
+        program = RANDOM_SERVER if shape else NULL_SERVER if arguments.no_model else "choral"
         server = stack.enter_context(ServerProcess(server_flags(arguments, model), folder, program))
-        callers = stack.enter_context(Endpoint(EndpointSpec(server.url)))
+        callers = stack.enter_context(ServerCallers(server.url, FORM_FIELDS if shape else None))
         if arguments.no_model:
             yield ServeTargets(server.url, server.pid, callers, None)
             return
-        settings = dataclasses.asdict(engine_settings(arguments))
-        engine = stack.enter_context(Endpoint(EndpointSpec(None, str(model), settings)))
-        yield ServeTargets(server.url, server.pid, callers, engine)
+        spec = EndpointSpec(None, None if shape else model, settings, random_weights=shape)
+        engine = stack.enter_context(Endpoint(spec))
+        yield ServeTargets(server.url, server.pid, callers, engine, has_same_texts=shape is None)
 
 
 def find_model(arguments: argparse.Namespace) -> Path:
     return resolve_model(arguments.model, pick_device(engine_settings(arguments)), arguments.quiet)
 
 
-def server_flags(arguments: argparse.Namespace, model: Path) -> list[str]:
+def server_flags(arguments: argparse.Namespace, model: str) -> list[str]:
     flags = [flag for flag in machine_arguments(arguments) if not flag.startswith("--model=")]
     return [*flags, f"--model={model}"]
 
@@ -160,7 +172,7 @@ def run_soak(arguments: argparse.Namespace, folder: Path) -> int:
 
     clips = find_short_clips(arguments.folder, arguments.quiet)
     settings = soak.SoakSettings(arguments.soak, arguments.clients)
-    with ServerProcess(server_flags(arguments, find_model(arguments)), folder) as server:
+    with ServerProcess(server_flags(arguments, str(find_model(arguments))), folder) as server:
         report = soak.measure(settings, clips, server, folder, progress(arguments))
     write_stdout(soak_table(report) + verdicts(report.check_targets()))
     write_stdout(json_line("soak", {"settings": settings, "report": report}) + "\n")
@@ -177,15 +189,20 @@ def load_table(results: Sequence[ConcurrencyResult]) -> str:
         if result.engine is not None:
             rows.append(("", "engine", *side_cells(result.engine), "", ""))
         if result.share is not None:
-            texts = f"{result.different_texts} texts differ" if result.different_texts else "all texts the same"
             notes += (
-                f"{result.callers} callers: {result.share:.1%} of the engine's throughput, {texts}, "
+                f"{result.callers} callers: {result.share:.1%} of the engine's throughput, {same_texts(result)}"
                 f"the callers used {result.callers_cpu_s:.1f} s of CPU time\n"
             )
     late_ms = max(result.late_p99_s for result in results) * 1e3
     notes += f"this machine wakes a sleeping thread up to {late_ms:.1f} ms late (p99) under this load\n"
     failures = [failure for result in results for failure in result.server.failures]
     return f"{format_table(rows, numbers=(0, *range(2, len(rows[0]))))}\n{notes}{failure_lines(failures)}"
+
+
+def same_texts(result: ConcurrencyResult) -> str:
+    if result.different_texts is None:
+        return ""
+    return f"{result.different_texts} texts differ, " if result.different_texts else "all texts the same, "
 
 
 def side_cells(side: SideResult) -> tuple[str, ...]:

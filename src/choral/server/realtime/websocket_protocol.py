@@ -2,8 +2,8 @@
 
 - A client that does not read is disconnected after `send_timeout_s`: a send would wait for it forever, and so would a
   close, because a transport closes only when its buffer is empty.
-- Frames are parsed in the event loop. Reads are small, and a connection whose frames are costly, such as a flood of
-  empty ones, is not read for a while, so it takes a small share of the event loop.
+- Frames are parsed in the event loop, a small piece at a time. A connection whose frames are costly, such as a flood of
+  empty ones, waits a while before the next, so it takes a small share of the event loop.
 - Pongs do not fill the write buffer of a client that does not read.
 """
 
@@ -19,51 +19,60 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from websockets.frames import CloseCode, Frame
 
 if TYPE_CHECKING:
-    from uvicorn._types import ASGIReceiveEvent
+    from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 
 KERNEL_BUFFER_BYTES = 128 * 2**10  # the kernel would hold megabytes for a client that does not read
-READ_BYTES = 4 * 2**10  # 700 empty frames
-COSTLY_S = 0.002  # CPU time of one read: audio takes a tenth of a millisecond
+PIECE_BYTES = 4 * 2**10  # 700 empty frames; a read may have 60 times as many
+COSTLY_S = 0.002  # CPU time of one piece: audio takes a tenth of a millisecond
 PAUSE_PER_COST = 20.0  # so such a connection takes at most a twentieth of the event loop
 MAX_FRAGMENTS = 4096  # of a message: its size does not limit empty ones
 SHUTDOWN_S = 1.0  # to send what is buffered when the server stops
 
 
-class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
+class WebSocketProtocol(WebSocketsSansIOProtocol):
     send_timeout_s = 20.0
     _aborting: asyncio.TimerHandle | None = None
-    _throttling: asyncio.TimerHandle | None = None
+    _next_piece: asyncio.Handle | None = None
     _late_pong = b""
 
     def connection_made(self, transport: BaseTransport) -> None:
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
-        self._read_buffer = bytearray(READ_BYTES)
+        self._unparsed = bytearray()  # while it has any, nothing is read
         super().connection_made(transport)
 
-    def get_buffer(self, sizehint: int) -> bytearray:
-        return self._read_buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        self.data_received(bytes(memoryview(self._read_buffer)[:nbytes]))
-
     def data_received(self, data: bytes) -> None:
-        started_s = time.thread_time()
-        super().data_received(data)
-        spent_s = time.thread_time() - started_s
-        if spent_s > COSTLY_S and self._throttling is None:
-            self.transport.pause_reading()
-            self._throttling = self.loop.call_later(PAUSE_PER_COST * spent_s, self._end_throttling)
+        self._unparsed += data
+        self._parse()
 
-    def _end_throttling(self) -> None:
-        self._throttling = None
-        if not self.read_paused:
+    def _parse(self) -> None:
+        """One piece; the next one after others have had their turn in the event loop."""
+        if self._unparsed and self._next_piece is None and not self.read_paused:
+            piece = bytes(self._unparsed[:PIECE_BYTES])
+            del self._unparsed[:PIECE_BYTES]
+            started_s = time.thread_time()
+            super().data_received(piece)
+            spent_s = time.thread_time() - started_s
+            if spent_s > COSTLY_S:
+                self._next_piece = self.loop.call_later(PAUSE_PER_COST * spent_s, self._parse_next)
+            elif self._unparsed:
+                self._next_piece = self.loop.call_soon(self._parse_next)
+        if self._unparsed or self._next_piece is not None:
+            self.transport.pause_reading()
+        elif not self.read_paused:
             self.transport.resume_reading()
+
+    def _parse_next(self) -> None:
+        self._next_piece = None
+        self._parse()
 
     async def receive(self) -> ASGIReceiveEvent:
         message = await super().receive()  # resumes reading once its queue is empty
-        if self._throttling is not None:
-            self.transport.pause_reading()
+        self._parse()
         return message
+
+    async def send(self, message: ASGISendEvent) -> None:
+        await super().send(message)  # of a close, resumes reading: the client's own is to come
+        self._parse()
 
     def handle_cont(self, event: Frame) -> None:
         if len(self.frames) >= MAX_FRAGMENTS and not self.close_sent:
@@ -90,7 +99,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
             self._late_pong = b""
 
     def keepalive_timeout(self) -> None:
-        if self.read_paused or self._throttling is not None:  # a pong may be among the bytes that are not read
+        if self.read_paused or self._next_piece is not None:  # a pong may be among the bytes that are not read
             self.pong_timer = None
             self.schedule_ping()
             return
@@ -107,8 +116,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol, asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._cancel_abort()
-        if self._throttling is not None:
-            self._throttling.cancel()
+        if self._next_piece is not None:
+            self._next_piece.cancel()
         super().connection_lost(exc)
 
     def _abort_later(self, delay_s: float) -> None:
