@@ -14,11 +14,11 @@ from choral.config import ComputeType, EngineName, EngineSettings, OptimizeFor
 from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import EngineStats
 from choral.errors import UsageError
-from choral.longform.align import align
+from choral.longform.alignment import start_alignment
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.progress_reporter import OnProgress
 from choral.longform.transcriber import Transcriber, detect_language
-from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
+from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
@@ -244,13 +244,22 @@ class Model:
         self,
         audio: AudioInput | Recording,
         text: str,
-        *,
-        language: str | None = None,
         options: TranscribeOptions | None = None,
-    ) -> tuple[Word, ...]:
-        """The start and end of each word of a known text, in at most 30 s of audio."""
-        with self._recording(audio) as recording:
-            return align(self._transcriber, recording, text, language, options or TranscribeOptions())
+        *,
+        on_progress: OnProgress | None = None,
+        priority: Priority = "interactive",
+        **named_options: Any,
+    ) -> Transcript:
+        """When each word of a known text is spoken, in audio of any length; segments are its sentences.
+
+        Words that are not in the audio have NaN for times; speech that is not in the text is left out.
+        """
+        chosen = self._options(options, named_options, priority)
+        with self._growing_recording(audio, chosen) as recording:
+            alignment = start_alignment(self._transcriber, recording, text, chosen, on_progress, priority)
+            for _ in alignment:
+                pass
+            return alignment.transcript()
 
     def close(self) -> None:
         for runtime in self._runtimes.values():

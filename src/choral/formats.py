@@ -73,7 +73,7 @@ def vtt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) 
 def tsv(transcript: Transcript) -> str:
     """Start and end in whole milliseconds, and the text."""
     rows = ["start\tend\ttext\n"]
-    for segment in transcript.segments:
+    for segment in _timed(transcript.segments):
         line = _label(segment.channel) + segment.text.strip().replace("\t", " ")
         rows.append(f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{line}\n")
     return "".join(rows)
@@ -114,6 +114,15 @@ def _label(channel: int | None) -> str:
 def _voice(channel: int | None) -> str:
     """WebVTT's own mark of who speaks."""
     return "" if channel is None else f"<v Channel {channel}>"
+
+
+def _timed(segments: Sequence[Segment]) -> Sequence[Segment]:
+    """Without the words of an aligned text that are not in the audio."""
+    if all(word.is_timed for segment in segments for word in segment.words or ()):
+        return segments
+    words = [tuple(word for word in segment.words or () if word.is_timed) for segment in segments]
+    pairs = zip(segments, words, strict=True)
+    return [dataclasses.replace(segment, text=_joined(timed), words=timed) for segment, timed in pairs if timed]
 
 
 # --- json ---
@@ -197,7 +206,7 @@ def _vtt_time(seconds: float) -> str:
 
 
 def _cues(transcript: Transcript, subtitles: SubtitleOptions, format_time: FormatTime) -> Iterator[_Cue]:
-    segments = transcript.segments
+    segments = _timed(transcript.segments)
     if segments and subtitles.needs_words and all(segment.words is None for segment in segments):
         raise UsageError("this subtitle layout needs word timestamps: transcribe with word_timestamps=True")
     if not segments or segments[0].words is None:

@@ -7,6 +7,7 @@ form fields. All times are in seconds from the start of the audio.
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -194,6 +195,11 @@ class Word:
     end: float
     probability: float
     channel: int | None = None  # that of its segment
+
+    @property
+    def is_timed(self) -> bool:
+        """False for a word of an aligned text that is not in the audio: its start and end are NaN."""
+        return not math.isnan(self.start)
 
 
 @dataclass(frozen=True)

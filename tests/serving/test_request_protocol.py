@@ -50,7 +50,7 @@ def test_what_is_sent_arrives_unchanged() -> None:
         kind="samples", name="x", channel_peaks=(0.1, 0.2), is_split=True, warnings=("one",), levels_db={"ebu": -1 / 3}
     )
     for ref in (path, samples):
-        start = StartMessage(id=7, input=ref, options=options, **flags)
+        start = StartMessage(id=7, input=ref, options=options, text="Ünïcode\n", **flags)
         assert decode_start(round_trip(encode_start(start))) == start
     for limits in (InputLimits(), InputLimits(roots=("/a",), allowed_hosts=(), max_audio_s=1 / 3)):
         config = ProcessConfig(limits=limits, max_memory_s=0.1, n_requests=3)

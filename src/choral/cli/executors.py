@@ -54,12 +54,15 @@ class Executor(Protocol):
 class RuntimeExecutor:
     """Runs inputs on the engine of this process; the runtime decides where the rest of the work is done."""
 
-    def __init__(self, runtime: Runtime, options: TranscribeOptions, max_parallel: int) -> None:
-        self._runtime, self._options, self.max_parallel = runtime, options, max_parallel
+    def __init__(
+        self, runtime: Runtime, options: TranscribeOptions, max_parallel: int, *, text: str | None = None
+    ) -> None:
+        """With a `text`, inputs are aligned with it."""
+        self._runtime, self._options, self.max_parallel, self._text = runtime, options, max_parallel, text
         self._events: SimpleQueue[Event] = SimpleQueue()
 
     def start(self, item: Input) -> None:
-        request = TranscribeRequest(audio=item.audio, options=self._options)
+        request = TranscribeRequest(audio=item.audio, options=self._options, text=self._text)
         self._runtime.start(request, lambda event: self._events.put((item, event)))
 
     def next_event(self) -> Event:

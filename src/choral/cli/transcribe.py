@@ -96,9 +96,9 @@ def add_arguments(parser: Parser) -> None:
     parser.set_defaults(run=run)
 
 
-def add_output_flags(output: argparse._ArgumentGroup) -> None:
-    formats = describe(f"{'|'.join(FORMATS)}|all, or several separated by commas", "text")
-    output.add_argument("--format", default="text", metavar="NAME", help=formats)
+def add_output_flags(output: argparse._ArgumentGroup, *, default: str = "text") -> None:
+    formats = describe(f"{'|'.join(FORMATS)}|all, or several separated by commas", default)
+    output.add_argument("--format", default=default, metavar="NAME", help=formats)
     output.add_argument("--output-dir", metavar="FOLDER", help="write result files to this folder, created if needed")
     output.add_argument("--quiet", action="store_true", help="only results and errors: no progress, notes or warnings")
 

@@ -41,6 +41,7 @@ class LocalRequests:
             request.options,
             request.priority,
             on_event,
+            text=request.text,
         )
         # A daemon: a program that was asked to stop must not wait for a thread that reads from a pipe.
         self._running[run] = thread = threading.Thread(

@@ -85,6 +85,7 @@ class PooledRequest:
                 id=self.id,
                 input=self.shared.ref,
                 options=request.options,
+                text=request.text,
                 priority=request.priority,
                 client_waits=request.client_waits,
                 wants_segments=request.wants_segments,

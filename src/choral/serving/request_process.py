@@ -123,6 +123,7 @@ class RequestProcess:
             message.options,
             message.priority,
             writer.write,
+            text=message.text,
             on_fetched=(lambda: self.send(["fetched", message.id])) if is_url else (lambda: None),
         )
         threading.Thread(target=self._run, args=(message.id, run), name=f"request-{message.id}", daemon=True).start()

@@ -42,6 +42,7 @@ class StartMessage:
     id: int
     input: InputRef
     options: TranscribeOptions
+    text: str | None  # to be aligned
     priority: Priority
     client_waits: bool
     wants_segments: bool
@@ -65,15 +66,16 @@ def encode_start(message: StartMessage) -> bytes:
     # Only what differs from the defaults: a path is the common case.
     fields = {name: value for name, value in vars(ref).items() if value} if ref.kind != "samples" else asdict(ref)
     flags = [message.priority, message.client_waits, message.wants_segments, message.wants_progress]
-    return frame(["start", message.id, fields, _changed_options(message.options), flags])
+    return frame(["start", message.id, fields, _changed_options(message.options), flags, message.text])
 
 
 def decode_start(message: ProcessMessage) -> StartMessage:
-    _, number, ref, options, (priority, client_waits, wants_segments, wants_progress) = message
+    _, number, ref, options, (priority, client_waits, wants_segments, wants_progress), text = message
     return StartMessage(
         id=number,
         input=InputRef(**ref | {name: tuple(ref.get(name, ())) for name in ("warnings", "channel_peaks")}),
         options=TranscribeOptions.of(**options),
+        text=text,
         priority=priority,
         client_waits=client_waits,
         wants_segments=wants_segments,

@@ -33,6 +33,7 @@ from choral.serving.request_events import (
 from choral.types import Channels, Priority, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
+    from choral.longform.alignment import Alignment
     from choral.longform.channels import AnyTranscription
     from choral.longform.transcriber import Transcriber
 
@@ -60,16 +61,19 @@ class RequestRun:
         options: TranscribeOptions,
         priority: Priority,
         emit: OnEvent,
+        *,
+        text: str | None = None,
         on_fetched: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_fetched` is called before decoding starts."""
+        """`text` is aligned, if there is one; `on_fetched` is called before decoding starts."""
         self._transcriber, self._open_input, self._limits = transcriber, open_input, limits
         self._options, self._priority, self._emit, self._on_fetched = options, priority, emit, on_fetched
+        self._text = text
         self._abort_handle = AbortHandle()
         self._cancel_event = threading.Event()
         self._emit_lock = threading.Lock()
         self._has_ended = False
-        self._transcription: AnyTranscription | None = None
+        self._transcription: AnyTranscription | Alignment | None = None
 
     def run(self) -> None:
         """Never raises: the last event has the error."""
@@ -88,12 +92,19 @@ class RequestRun:
 
     def _transcribe(self) -> Transcript:
         with self._open() as recording:
-            self._transcription = self._transcriber.start(
-                recording, self._options, self._report_progress, self._priority
-            )
-            for segment in self._transcription:
+            self._transcription = transcription = self._start(recording)
+            for segment in transcription:
                 self._report(SegmentReady(segment))
-            return self._transcription.transcript()
+            return transcription.transcript()
+
+    def _start(self, recording: Recording) -> AnyTranscription | Alignment:
+        if self._text is None:
+            return self._transcriber.start(recording, self._options, self._report_progress, self._priority)
+        from choral.longform.alignment import start_alignment
+
+        return start_alignment(
+            self._transcriber, recording, self._text, self._options, self._report_progress, self._priority
+        )
 
     def _open(self) -> AbstractContextManager[Recording]:
         started_s = time.perf_counter()
