@@ -263,6 +263,16 @@ def test_very_short_audio_has_no_words(model: choral.Model, jfk: Path) -> None:
     assert not any(word.is_timed for word in model.align(np.ones(160, dtype=np.float32) * 0.1, "hello world").words)
 
 
+def test_an_empty_array_has_an_empty_transcript(model: choral.Model) -> None:
+    """As an array that is too short for speech has; an empty file is an error, because it was meant to have audio."""
+    empty = np.zeros(0, np.float32)
+    transcripts = [model.transcribe(empty), model.transcribe(empty.astype(np.int16), mode="batched", loudness="ebu")]
+    transcripts += [result.transcript for result in model.transcribe_many([empty], processes=1)]
+    for transcript in transcripts:
+        assert (transcript.text, transcript.segments, transcript.duration) == ("", (), 0.0)
+        assert transcript.warnings == ("only 0 ms of audio: too short for speech",)
+
+
 def test_stream_can_be_closed_early(model: choral.Model, jfk: Path) -> None:
     stream = model.stream(io.BytesIO(jfk.read_bytes()))
     next(stream)

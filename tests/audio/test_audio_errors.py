@@ -83,7 +83,6 @@ BAD_INPUTS: dict[str, tuple[Callable[[Path], Any], type[ChoralError], str]] = {
     "infinity in an array": (lambda folder: np.array([0, -np.inf]), BadSamples, "NaN or infinite"),
     "double beyond a float": (lambda folder: np.array([0, 1e300]), BadSamples, "NaN or infinite"),
     "stereo array": (lambda folder: np.zeros((2, 100), np.float32), BadSamples, r"shape \(2, 100\).*1-D array"),
-    "empty array": (lambda folder: np.zeros(0, np.float32), AudioEmpty, "has no samples"),
     "array of another type": (lambda folder: np.zeros(100, np.int64), BadSamples, "int64; give 16 kHz samples"),
     "list": (lambda folder: [0.0, 0.1], UsageError, "audio is a list; give a path"),
     "none": (lambda folder: None, UsageError, "audio is a NoneType; give a path"),

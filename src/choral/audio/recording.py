@@ -23,7 +23,7 @@ import numpy.typing as npt
 from choral.audio.constants import S16_SCALE, SAMPLE_RATE
 from choral.audio.samples import Samples, SampleSink, SamplesInMemory, SampleWriter
 from choral.audio.source import AudioSource, MediaInput, open_source
-from choral.errors import AudioEmpty, AudioTooLarge, BadSamples
+from choral.errors import AudioTooLarge, BadSamples
 from choral.types import Channels, LoudnessKind
 
 AudioInput = MediaInput | np.ndarray[Any, Any]
@@ -110,7 +110,7 @@ class Recording:
         samples = _checked_array(array, channels)
         scale = S16_SCALE if samples.dtype == np.int16 else 1
         of_channels = samples.T if samples.ndim == 2 else samples[None]
-        peaks = tuple(max(float(each.max()), -float(each.min())) / scale for each in of_channels)
+        peaks = tuple(max(float(each.max(initial=0)), -float(each.min(initial=0))) / scale for each in of_channels)
         warnings: tuple[str, ...] = ()
         if max(peaks) > MAX_FLOAT_PEAK:
             warnings = (f"the samples reach {max(peaks):.0f}, full scale is 1: divide them by their full scale",)
@@ -271,15 +271,13 @@ def _checked_array(array: npt.NDArray[Any], channels: Channels) -> npt.NDArray[n
             f"the array has the shape {array.shape}; give one channel as a 1-D array, "
             'for example stereo.mean(axis=0) of [2, n]; or [channels, samples] with channels="split"'
         )
-    if not array.size:
-        raise AudioEmpty("the array is empty: it has no samples")
     if array.dtype == np.int16:
         return array
     if array.dtype.kind != "f":
         raise BadSamples(f"the array's type is {array.dtype}; give 16 kHz samples as int16, or as floats within ±1")
     with np.errstate(over="ignore"):  # a double too large for float32 becomes infinite and is rejected below
         samples = array.astype(np.float32, copy=False)
-    if not (np.isfinite(samples.min()) and np.isfinite(samples.max())):
+    if not (np.isfinite(samples.min(initial=0)) and np.isfinite(samples.max(initial=0))):
         raise BadSamples("the array has samples that are NaN or infinite: clean it with numpy.nan_to_num")
     return samples
 

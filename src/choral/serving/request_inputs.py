@@ -233,7 +233,8 @@ def fetch_input(url: str, limits: InputLimits, *, client_waits: bool, abort_hand
 def _open_samples(ref: InputRef, fd: int) -> Recording:
     n_bytes = os.fstat(fd).st_size
     try:
-        samples = np.frombuffer(mmap.mmap(fd, n_bytes, prot=mmap.PROT_READ), np.float32)
+        data = mmap.mmap(fd, n_bytes, prot=mmap.PROT_READ) if n_bytes else b""
+        samples = np.frombuffer(data, np.float32)
     finally:
         os.close(fd)
     if ref.is_split:
