@@ -15,7 +15,8 @@ import pytest
 import choral
 from choral import formats
 from choral.errors import UsageError
-from choral.longform.alignment import start_alignment
+from choral.longform.alignment import in_order, start_alignment
+from choral.longform.known_text import TextWord
 from choral.remote.speech_samples import SpeechSample
 from choral.serving.request_events import RequestFailed, RequestFinished, TranscribeRequest
 from choral.types import TranscribeOptions
@@ -83,6 +84,16 @@ def test_missing_and_additional_text(
     assert formats.srt(aligned).count("-->") == formats.tsv(aligned).count("\n") - 1 < len(aligned.segments)
     fields = json.loads(formats.verbose_json(aligned))["words"][n_first]
     assert (fields["start"], fields["end"], fields["probability"]) == (None, None, None)
+
+
+def test_a_time_that_is_far_off_moves_no_other_word() -> None:
+    words = [TextWord(f" {i}", (), str(i)) for i in range(6)]
+    times = {i: choral.Word(f" {i}", i, i + 1, 1.0) for i in range(6)}
+    late, early = {**times, 2: choral.Word(" 2", 50, 51, 1.0)}, {**times, 3: choral.Word(" 3", 0, 1, 1.0)}
+    assert [word.start for word in in_order(words, late)] == [0, 1, 3, 3, 4, 5]
+    assert [word.start for word in in_order(words, early)] == [0, 1, 2, 2, 4, 5]
+    del times[4]
+    assert [word.is_timed for word in in_order(words, times)] == [True] * 4 + [False, True]
 
 
 def test_errors(model: choral.Model, jfk: Path) -> None:

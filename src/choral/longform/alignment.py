@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
 from itertools import pairwise
@@ -22,7 +22,7 @@ from choral.longform.fallback import compression_ratio
 from choral.longform.known_text import TextWord, normalised, split_sentences, words_of
 from choral.longform.progress_reporter import OnProgress
 from choral.longform.realign import GapWindow, Realigner
-from choral.longform.text_match import Pair, match_words
+from choral.longform.text_match import Pair, longest_increasing, match_words
 from choral.longform.transcriber import Transcriber, Transcription
 from choral.model.languages import to_code
 from choral.types import TEMPERATURES, Priority, Segment, TranscribeOptions, Transcript, Word
@@ -101,9 +101,8 @@ class Alignment:
         pairs = match_words([word.key for word in words], [normalised(word.text) for word in heard])
         require_match(len(pairs), len(words), len(heard))
         times = {i: replace(heard[j], text=words[i].text) for i, j in pairs}
-        realigned = self._realigned(words, heard, pairs)
-        times |= realigned
-        self._segments = tuple(to_segments(sentences, in_order(words, times, realigned.keys())))
+        times |= self._realigned(words, heard, pairs)
+        self._segments = tuple(to_segments(sentences, in_order(words, times)))
         n_missing = len(words) - len(times)
         if n_missing:
             self._warnings = (f"{n_missing:,} of {len(words):,} words of the text were not found in the audio",)
@@ -162,14 +161,15 @@ def require_match(n_matched: int, n_words: int, n_heard: int) -> None:
         )
 
 
-def in_order(words: Sequence[TextWord], times: dict[int, Word], realigned: Collection[int]) -> list[Word]:
+def in_order(words: Sequence[TextWord], times: dict[int, Word]) -> list[Word]:
     """Every word of the text; each ends before the next one starts, and those without audio have no times.
 
-    Words that were heard are in order; those that were aligned by themselves must not push them away.
+    Where times are not in order, as few words as possible are moved: one that is far off must not push the others.
     """
     timed = sorted(times)
+    kept = {i for i, _ in longest_increasing([(i, round(1000 * times[i].start)) for i in timed])}
     for i, k in reversed(list(pairwise(timed))):
-        if i in realigned and times[i].start > times[k].start:
+        if i not in kept and times[i].start > times[k].start:
             times[i] = replace(times[i], start=times[k].start)
     for i, k in pairwise(timed):
         before, after = times[i], times[k]
