@@ -273,6 +273,22 @@ def test_an_empty_array_has_an_empty_transcript(model: choral.Model) -> None:
         assert transcript.warnings == ("only 0 ms of audio: too short for speech",)
 
 
+@pytest.mark.parametrize("mode", ["sequential", "batched"])
+def test_a_prefix_with_timestamps_loses_no_text(model: choral.Model, jfk: Path, mode: Mode) -> None:
+    """openai-whisper returns nothing here. Windows after the first one have timestamps."""
+    with choral.Recording.open(jfk) as recording:
+        audio = np.tile(recording.samples(0, recording.n_samples), 4)
+    options = {"mode": mode, "vad": False, "temperature": 0.0, "condition_on_previous_text": False}
+    transcript = model.transcribe(audio, prefix="And so my fellow", **options)
+    first, *others = transcript.segments
+    assert first.text.startswith(" Americans ask not what your country can do for you")
+    assert first.start == 0.0
+    assert others
+    assert all(
+        token >= model.transcriber.tokenizer.timestamp_begin for segment in others for token in segment.tokens[:1]
+    )
+
+
 def test_stream_can_be_closed_early(model: choral.Model, jfk: Path) -> None:
     stream = model.stream(io.BytesIO(jfk.read_bytes()))
     next(stream)

@@ -99,7 +99,7 @@ class TranscribeOptions:
     )
     prefix: str | None = option(
         None,
-        "text that the first window continues, not repeated in the result; best with --no-timestamps",
+        "text that the first window continues, not repeated in the result; the window is then one segment",
         max_length=MAX_TEXT_CHARACTERS,
     )
     condition_on_previous_text: bool = option(True, "prompt each window with the previous text (sequential mode)")

@@ -81,7 +81,8 @@ class Chain:
             prefix=self.prompts.prefix,
             language=self.context.language,
             task=options.task,
-            timestamps=options.timestamps,
+            # A timestamp must come first: after a prefix it ends a segment, and mostly the text, as in openai-whisper.
+            timestamps=options.timestamps and not self.prompts.prefix,
             patience=options.patience,
             length_penalty=options.length_penalty,
             max_tokens=options.max_tokens,
