@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import choral
+from choral.longform.chain_types import Accepted, Attempt, ChainContext, WindowRange
+from choral.longform.invented import drop_invented
 
 RATE = 16_000
 
@@ -53,6 +56,29 @@ def test_silence_gives_no_text(model: choral.Model) -> None:
         transcript = model.transcribe(audio, mode="batched")
         assert (transcript.text, transcript.segments) == ("", ())
         assert len(transcript.warnings) == 1
+
+
+def test_doubtful_text_is_kept_only_where_somebody_speaks(model: choral.Model, jfk: Path) -> None:
+    """With this threshold, all text is improbable at every temperature; openai-whisper keeps it."""
+    noise = np.random.default_rng(0).normal(0, 0.2, 10 * RATE).astype(np.float32)
+    doubts = {"temperature": 0.0, "logprob_threshold": 0.0, "no_speech_threshold": None}
+    assert model.transcribe(noise, **doubts).text.strip() != ""
+    assert model.transcribe(noise, mode="batched", vad=False, **doubts).segments == ()
+    for audio in (jfk, np.concatenate([noise, choral.Recording.open(jfk).samples(0, 11 * RATE)])):
+        words = words_of(model.transcribe(audio, mode="batched", vad=False, **doubts).text)
+        assert " ".join(words).endswith("can do for your country")
+
+
+def test_text_as_improbable_as_noise_is_dropped_whatever_the_audio(model: choral.Model, jfk: Path) -> None:
+    tokenizer, options = model.transcriber.tokenizer, choral.TranscribeOptions(mode="batched")
+    segment = choral.Segment(0, 0, 1.0, 9.0, " L", (1,), 1.0, -1.5, 0.5, 0.1)
+    attempt = Attempt((1,), " L", 1.0, -1.5, 0.1, 0.5, None)
+    with choral.Recording.open(jfk) as recording:
+        context = ChainContext(recording, options, tokenizer, "en", 448, None)
+        window, accepted = WindowRange(0, 1100), Accepted((segment,), 900)
+        assert drop_invented(accepted, attempt, window, context) == accepted
+        dropped = drop_invented(accepted, replace(attempt, avg_logprob=-2.5), window, context)
+    assert dropped == Accepted((), 1100, is_discarded=True)
 
 
 @pytest.mark.parametrize("mode", ["sequential", "batched"])

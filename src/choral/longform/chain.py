@@ -16,6 +16,7 @@ from choral.longform.compute_budget import ComputeBudget
 from choral.longform.cuts import Clip
 from choral.longform.fallback import decode_with_fallback, is_silence
 from choral.longform.hallucination import HallucinationFilter
+from choral.longform.invented import drop_invented, drops_invented
 from choral.longform.prompts import Prompts
 from choral.longform.segments import Splitter
 from choral.longform.words import add_words, last_word_end
@@ -66,6 +67,8 @@ class Chain:
             self.seek = window.stop
             return
         accepted = yield from self.accept(attempt, window, audio)
+        if drops_invented(context.options):
+            accepted = drop_invented(accepted, attempt, window, context)
         self.seek = max(accepted.next_seek, window.stop if self.budget.needs_whole_windows else 0)
         if accepted.is_discarded:
             return
