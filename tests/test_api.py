@@ -71,6 +71,19 @@ def test_load_with_is_deprecated_and_works(tiny_en_pt: Path) -> None:
         assert model.n_slots == 3
 
 
+def test_hotwords_and_replacements(model: choral.Model, jfk: Path) -> None:
+    others = [f"Zarkon{number}" for number in range(1000)]
+    assert model.transcribe(jfk, language="en", hotwords=others).text == SENTENCE
+    options = {"hotwords": "Americas", "replacements": "ask not=demand not", "word_timestamps": True}
+    changed = model.transcribe(jfk, language="en", hotword_boost=8, **options)
+    expected = SENTENCE.replace("Americans", "Americas").replace("ask not", "demand not")
+    assert changed.text.rstrip(".") == expected
+    assert changed.text == "".join(segment.text for segment in changed.segments)
+    (demand,) = [word for word in changed.words if "demand" in word.text]
+    assert (demand.text, demand.start < demand.end) == (" demand not", True)
+    assert changed.warnings == ()
+
+
 def test_transcribe_with_word_timestamps(model: choral.Model, jfk: Path) -> None:
     transcript = model.transcribe(jfk, language="en", word_timestamps=True)
     assert transcript.text == SENTENCE

@@ -15,7 +15,7 @@ SOURCE = Path(__file__).parent.parent / "src" / "choral"
 DOCS = SOURCE.parent.parent / "docs"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
-    {"errors", "validation", "types", "config", "storage", "common"},
+    {"errors", "validation", "term_lists", "types", "config", "storage", "common"},
     {"remote", "kernels"},
     {"audio", "model"},
     {"engine"},

@@ -9,9 +9,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal
 
 from choral.errors import UsageError
+from choral.term_lists import MAX_LIST_CHARACTERS, read_hotwords, read_replacements
 from choral.validation import check_fields
 
 Task = Literal["transcribe", "translate"]
@@ -94,8 +96,20 @@ class TranscribeOptions:
         None, "text to prompt the first window with, as if it preceded the audio", max_length=MAX_TEXT_CHARACTERS
     )
     carry_initial_prompt: bool = option(False, "prompt every window with the initial prompt, not only the first")
-    hotwords: str | None = option(
-        None, "words to expect; added to the prompt of every window", max_length=MAX_TEXT_CHARACTERS
+    hotwords: str | tuple[str, ...] | None = option(
+        None,
+        "terms to expect, separated by commas or new lines, or a JSON list: decoding prefers them, "
+        "and a list that fits is added to the prompt of every window",
+        max_length=MAX_LIST_CHARACTERS,
+    )
+    hotword_boost: float = option(
+        2.0, "how much hotwords are preferred; 0: they are only added to the prompt", within=(0, 20)
+    )
+    replacements: str | dict[str, str] | None = option(
+        None,
+        "terms to replace in the text: wrong=right, separated by commas or new lines, or a JSON object; "
+        "whole words, in upper or lower case",
+        max_length=MAX_LIST_CHARACTERS,
     )
     prefix: str | None = option(
         None,
@@ -158,6 +172,7 @@ class TranscribeOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        _ = self.hotword_terms, self.replacement_terms  # raise for lists that cannot be read
         if self.loudness_target is not None and self.loudness == "off":
             raise UsageError("loudness_target has no effect without loudness: set loudness to ebu or rms")
         if not self.temperatures:
@@ -170,6 +185,14 @@ class TranscribeOptions:
     @property
     def temperatures(self) -> tuple[float, ...]:
         return self.temperature if isinstance(self.temperature, tuple) else (self.temperature,)
+
+    @cached_property
+    def hotword_terms(self) -> tuple[str, ...]:
+        return read_hotwords(self.hotwords)
+
+    @cached_property
+    def replacement_terms(self) -> dict[str, str]:
+        return read_replacements(self.replacements)
 
     def changed(self) -> dict[str, Any]:
         """The options that differ from their defaults, for `of`; as JSON, tuples become lists, which it accepts."""

@@ -100,6 +100,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
             return value
         if get_origin(kind) is tuple and isinstance(value, list | tuple):
             return _convert_all(name, value, get_args(kind)[0])
+        if get_origin(kind) is dict and isinstance(value, dict):
+            return dict(zip(_convert_all(name, [*value], str), _convert_all(name, [*value.values()], str), strict=True))
         if _is_number(value) and kind is float:
             return float(value)
         if isinstance(kind, type) and type(value) is kind and kind is not float:
@@ -140,5 +142,7 @@ def _describe(kind: Any) -> str:
         return f"one of {', '.join(map(str, get_args(kind)))}"
     if get_origin(kind) is tuple:
         return f"a list, each of them {_describe(get_args(kind)[0])}"
+    if get_origin(kind) is dict:
+        return "an object of strings"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}
     return names[kind]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from pathlib import Path
 
 import pytest
 
@@ -100,6 +101,8 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
         values = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"], "Loudness": ["ebu"]}
         value = values.get(field.type.removesuffix(" | None"), ["1"])
         arguments = [flag, *value]
+        if field.name == "replacements":
+            arguments = [flag, "a=b"]
         if field.name == "language":
             arguments = [flag, "Welsh"]
         if field.name == "hallucination_silence_threshold":
@@ -109,6 +112,17 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
         parsed = parse_command(["transcribe", "a.mp3", *normalise(arguments)])
         assert field.name in given_options(parsed, TranscribeOptions)
         assert isinstance(read_batch_options(parsed).options, TranscribeOptions)
+
+
+def test_term_lists_are_read_from_files(tmp_path: Path) -> None:
+    names = tmp_path / "names.txt"
+    names.write_text("\ufeffHelstone\nThornton, Sherburn\n", encoding="utf-8")
+    parsed = parse_command(["transcribe", "a.mp3", "--hotwords", f"@{names}", "--replacements", "coral=Choral"])
+    options = read_batch_options(parsed).options
+    assert options.hotword_terms == ("Helstone", "Thornton", "Sherburn")
+    assert options.replacement_terms == {"coral": "Choral"}
+    with pytest.raises(UsageError, match=r"argument --hotwords: cannot read /no/file: .*No such file"):
+        parse_command(["transcribe", "a.mp3", "--hotwords", "@/no/file"])
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from choral.engine.engine import Engine
 from choral.engine.gpu_encode import GpuEncode
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
 from choral.engine.gpu_runner import GpuRunner
+from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.steps import Finished, InProgress, Outcome
 from choral.engine.window import Aligned, AlignParams, Decoded, DecodeParams, Window, WindowAudio
 from choral.errors import UsageError, WindowFailed
@@ -83,6 +84,23 @@ def test_all_params_match_the_torch_runner(engine: Engine, tiny: Loaded, samples
         assert mine.tokens == theirs.tokens
         assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-4)
         assert mine.no_speech_prob == pytest.approx(theirs.no_speech_prob, abs=1e-4)
+
+
+def test_hotwords_match_the_torch_runner(engine: Engine, tiny: Loaded, samples: Samples) -> None:
+    """Windows with different hotwords and one without share the batch."""
+    terms = [tuple(tiny.tokenizer.encode(term)) for term in (" Americas", " fellow Armenians")]
+    tries = [HotwordTrie.build([term], tiny.tokenizer.starts_word) for term in terms]
+    plain = replace(PARAMS[0], max_tokens=20)
+    boosted = [replace(plain, hotwords=trie, hotword_boost=12.0) for trie in tries]
+    params = [*boosted, replace(boosted[0], n_candidates=3), plain]
+    submitted = [Window(alone(samples), each) for each in params]
+    texts = []
+    for mine, theirs in zip(results(engine, submitted), results(tiny.engine, submitted), strict=True):
+        assert mine.tokens == theirs.tokens
+        assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-4)
+        texts.append(tiny.tokenizer.decode(mine.tokens))
+    assert ["Americas" in text for text in texts] == [True, False, True, False]
+    assert ["Armenians" in text for text in texts] == [False, True, False, False]
 
 
 def test_gpu_results_do_not_depend_on_the_batch_or_slots(engine: Engine, samples: Samples) -> None:

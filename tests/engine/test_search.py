@@ -83,7 +83,7 @@ def test_beams_split_and_end():
 
 
 def test_greedy_stops_at_the_end():
-    search = search_for(DecodeParams(), EOT)
+    search = search_for(DecodeParams(), EOT, lambda token: True)
     assert isinstance(search, Sampling)
     assert search.advance([3], [-0.5]) == [Next(0, 0, 3)]
     assert search.advance([5], [-0.25]) == [Next(0, 0, 5)]
@@ -115,7 +115,7 @@ def test_a_finished_row_adds_nothing():
     ],
 )
 def test_params_select_the_search(params: DecodeParams, n_rows: int, is_beam: bool):
-    search = search_for(params, EOT)
+    search = search_for(params, EOT, lambda token: True)
     assert isinstance(search, BeamSearch) == is_beam
     assert search.rows == list(range(n_rows))
 

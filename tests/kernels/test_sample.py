@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import random
 
 import pytest
 import torch
 from torch import Tensor
 
 from choral.engine.host_sampler import pick
+from choral.engine.hotword_match import HotwordMatch
+from choral.engine.hotword_tables import HotwordTables
+from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.rules import Rules
 from choral.engine.search import Draw
 from choral.engine.window import DecodeParams
@@ -87,6 +91,9 @@ def state(
         seeds=numbers(*(2**61 + 17 * slot for slot in range(N_SLOTS))),
         max_tokens=numbers(*(200, 200, 200, 200, 200, 6, 1, 200, 200)),
         is_host_sampled=torch.zeros(N_SLOTS, dtype=torch.long),
+        hotwords=torch.zeros(N_SLOTS, dtype=torch.long),
+        hotword_boosts=torch.zeros(N_SLOTS),
+        hotword_tables={},
     )
     times = [[token for token in text if token >= begin] for text in so_far]
     recent = (
@@ -101,6 +108,7 @@ def state(
         recent=torch.stack([*recent, torch.tensor([[*own[-1:], -1][0] for own in times]), n_text]),
         lengths=n_text + 4,
         next_tokens=torch.zeros(N_SLOTS, dtype=torch.long),
+        hotword_nodes=torch.zeros(N_SLOTS, dtype=torch.long),
         texts=written,
         logprobs=torch.zeros(N_SLOTS, N_POSITIONS),
         n_text=n_text.clone(),
@@ -108,6 +116,31 @@ def state(
         is_done=numbers(0, 0, 0, 0, 0, 0, 0, 0, 1),
     )
     return wanted, progress
+
+
+def add_hotwords(
+    seed: int, so_far: list[list[int]], wanted: SamplingParams, progress: DecodeState, device: torch.device
+) -> list[HotwordMatch | None]:
+    """Hotwords for every other slot: more first tokens than a block has, and some that continue the slot's text."""
+    choices = random.Random(seed)
+    matches: list[HotwordMatch | None] = []
+    for slot, text in enumerate(so_far):
+        if slot % 2:
+            matches.append(None)
+            continue
+        terms = [tuple(choices.sample(range(50_000), 2)) for _ in range(700)]
+        terms += [(100 + slot, token) for token in choices.sample(range(50_000), 300)]
+        match = HotwordMatch(
+            HotwordTrie.build(terms, lambda token: True), choices.choice((1.5, 6.0)), lambda token: True
+        )
+        for token in text:
+            match = match.after(token)
+        table = HotwordTables(device).table(match.trie)
+        wanted.hotwords[slot], wanted.hotword_boosts[slot] = table.data_ptr(), match.boost
+        wanted.hotword_tables[slot] = table  # type: ignore[index]
+        progress.hotword_nodes[slot] = match.node
+        matches.append(match)
+    return matches
 
 
 def logits_of(seed: int, begin: int) -> Tensor:
@@ -124,6 +157,7 @@ def test_sampled_tokens_follow_the_rules(
 ) -> None:
     wants, so_far = works(seed), texts(seed, tokenizer.timestamp_begin)
     wanted, progress = state(tokenizer, wants, so_far)
+    matches = add_hotwords(seed, so_far, wanted, progress, device)
     logits = logits_of(seed, tokenizer.timestamp_begin)
     rows = torch.tensor([3, 0, 5, 1, 8, 7, 2, 4, 6]).int()
     logit_rows = torch.tensor([0, 1, 2, 3, 4, 5, 6, 7, 7]).int()  # two look at the same
@@ -137,14 +171,16 @@ def test_sampled_tokens_follow_the_rules(
     expected = logits[logit_rows.long()].clone()
     rules.apply(expected, rows.long())
     draws = [Draw(wants[slot].temperature, 2**61 + 17 * slot, len(so_far[slot])) for slot in rows.tolist()]
-    picked = pick(expected, draws)
+    row_matches = [matches[slot] for slot in rows.tolist()]
+    picked = pick(expected, draws, HotwordTables(CPU).boosted(expected, row_matches))
 
-    moved = [dataclasses.replace(each, **{f.name: getattr(each, f.name).to(device) for f in dataclasses.fields(each)})
-             for each in (wanted, progress)]  # fmt: skip
+    moved = [dataclasses.replace(each, **{name: value.to(device) for name, value in vars(each).items()
+                                          if isinstance(value, Tensor)}) for each in (wanted, progress)]  # fmt: skip
     sample(logits.to(device), logit_rows.to(device), rows.to(device), *moved, vocabulary)  # type: ignore[arg-type]
     progress = dataclasses.replace(
         moved[1], **{f.name: getattr(moved[1], f.name).cpu() for f in dataclasses.fields(progress)}
     )  # type: ignore[assignment]
+    wanted = dataclasses.replace(wanted, hotword_tables={s: t.cpu() for s, t in wanted.hotword_tables.items()})
     module.reference(logits, logit_rows, rows, wanted, plain := copy.deepcopy(before), vocabulary)
 
     for slot, token, logprob in zip(rows.tolist(), picked.tokens, picked.logprobs, strict=True):
@@ -162,6 +198,8 @@ def test_sampled_tokens_follow_the_rules(
             assert is_end or result.texts[slot, n_before] == token
             assert is_end or result.logprobs[slot, n_before] == pytest.approx(logprob, abs=2e-4)
             assert result.recent[0, slot] == token
+            match = matches[slot]
+            assert result.hotword_nodes[slot] == (0 if match is None else match.after(token).node)
             assert result.recent[1, slot] == (so_far[slot][-1] if so_far[slot] else -1)
             assert result.recent[3, slot] == n_before + 1
             assert result.lengths[slot] == before.lengths[slot] + 1

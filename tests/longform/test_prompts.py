@@ -52,7 +52,10 @@ def test_carry_initial_prompt():
 
 
 def test_hotwords_take_at_most_half():
-    history = prompts(hotwords="alpha " * 400)
+    terms = [f"alpha{number}" for number in range(400)]
+    assert prompts(hotwords=terms).prompt() == ()  # they do not fit: only boosted
+    assert len(prompts(hotwords=terms[:20]).prompt()) > 40
+    history = prompts(hotwords=terms, hotword_boost=0)
     assert len(history.prompt()) == 111
     history.remember(segments(*range(300)), 0.0)
     assert len(history.prompt()) == 223

@@ -18,12 +18,14 @@ import pytest
 
 from choral.engine.engine import Engine
 from choral.engine.group import EngineGroup
+from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.window import AlignParams, Caller, DecodeParams, DetectLanguageParams, Window, WindowAudio
 from choral.errors import EngineClosed, QueueFull, UsageError, WindowFailed
 from choral.serving import engine_protocol, served_client
 from choral.serving.engine_client import LOST, EngineClient
 from choral.serving.engine_protocol import Request, encode_window
 from choral.serving.engine_server import EngineServer
+from choral.serving.hotword_transfer import MAX_TRIES
 from choral.serving.message_socket import HEAD
 from choral.serving.sample_arena import KEPT_SLOTS, SLOT_BYTES, SampleArena
 from choral.types import Priority
@@ -93,6 +95,21 @@ def test_results_and_errors_cross_the_boundary(client: EngineClient, engine: Eng
     client.self_test()
     assert client.stats == engine.stats
     assert client.stats.failed == 1
+
+
+def test_hotwords_cross_once(client: EngineClient, runner: FakeRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The runner gets the trie of each window, and a message has it only once."""
+    tries = [HotwordTrie.build([(number, 7)], lambda token: True) for number in range(MAX_TRIES + 2)]
+    sent: list[int] = []
+    seen: list[Any] = []
+    send, prefill = client._messages.send, runner.prefill
+    monkeypatch.setattr(client._messages, "send", lambda kind, *parts: (sent.append(kind), send(kind, *parts)))
+    monkeypatch.setattr(runner, "prefill", lambda starts: seen.extend(s.params for s in starts) or prefill(starts))
+    for trie in (tries[0], tries[0], *tries, tries[0]):  # the last was forgotten meanwhile
+        params = DecodeParams(hotwords=trie, hotword_boost=1.5)
+        client.submit(Window(audio(3), params)).result(SOON_S)
+        assert seen[-1] == params
+    assert sent.count(Request.HOTWORDS) == len(tries) + 1
 
 
 def test_failure_of_the_device_reaches_clients_and_ends(
@@ -327,6 +344,8 @@ FIRST_MESSAGES = {
 MESSAGES = {
     "too_long": HEAD.pack(2**31, Request.SUBMIT),
     "unknown_kind": message(77, b""),
+    "no_hotwords": message(Request.HOTWORDS, b"1234"),
+    "unknown_hotwords": submit(hotwords=HotwordTrie.build([(1,)], lambda token: True)),
     "empty": message(Request.SUBMIT, b""),
     "cut": message(Request.SUBMIT, submit()[HEAD.size : -9]),
     "unknown_slot": submit(slot=2),

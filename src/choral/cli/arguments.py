@@ -14,6 +14,7 @@ import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
 
@@ -204,9 +205,26 @@ def _format_default(default: object) -> str:
 
 
 def _metavar(members: Sequence[Any]) -> str:
+    if _is_term_list(members):
+        return "TEXT|@FILE"
     if any(get_origin(member) is tuple for member in members):
         return "N,N,…"
     return "TEXT" if str in members else "N"
+
+
+def _is_term_list(members: Sequence[Any]) -> bool:
+    """Whether it is a text that may also be given as a list or an object."""
+    return str in members and any(get_origin(member) in (tuple, dict) for member in members)
+
+
+def _read_term_list(text: str) -> str:
+    """The text, or that of the file whose name follows an @."""
+    if not text.startswith("@"):
+        return text
+    try:
+        return Path(text[1:]).read_text(encoding="utf-8-sig")
+    except (OSError, ValueError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read {text[1:]}: {error}") from error
 
 
 def _converter(members: Sequence[Any]) -> Callable[[str], object]:
@@ -216,6 +234,8 @@ def _converter(members: Sequence[Any]) -> Callable[[str], object]:
     def convert(text: str) -> object:
         if NoneType in members and text.lower() == "none":
             return None
+        if _is_term_list(members):
+            return _read_term_list(text)
         if list_type is not None:
             element = get_args(list_type)[0]
             return tuple(element(part) for part in text.split(",") if part.strip())

@@ -52,11 +52,12 @@ FLAGS: dict[str, tuple[str, ...]] = {
     "language and task": ("language", "task"),
     "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "vad_padding", "clip_timestamps"),
     "channels and loudness": ("channels", "loudness", "loudness_target"),
-    "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations"),
+    "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations", "replacements"),
     "prompts": (
         "initial_prompt",
         "carry_initial_prompt",
         "hotwords",
+        "hotword_boost",
         "prefix",
         "condition_on_previous_text",
         "prompt_reset_temperature",

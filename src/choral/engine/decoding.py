@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from choral.engine.hotword_match import HotwordMatch
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Draw, Next, Search, best_candidate, search_for
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
@@ -19,7 +20,8 @@ MIN_START_TOKENS = 8  # start of transcript, language, task, no timestamps, and 
 
 def initial_tokens(params: DecodeParams, tokenizer: Tokenizer, n_text_ctx: int) -> list[int]:
     """The decoder's input before the first sampled token: previous text, start of transcript, prefix."""
-    require_tokens((*params.prompt, *params.prefix, *params.suppress_tokens), tokenizer)
+    hotword_tokens = params.hotwords.token_range if params.hotwords else ()
+    require_tokens((*params.prompt, *params.prefix, *params.suppress_tokens, *hotword_tokens), tokenizer)
     half = n_text_ctx // 2
     prompt = [tokenizer.sot_prev, *params.prompt[-(half - 1) :]] if params.prompt else []
     start = tokenizer.sot_sequence(params.language, params.task)
@@ -54,9 +56,11 @@ class Advanced:
 class Decoding:
     """A window whose tokens are searched on the host. Only `apply` changes it."""
 
-    def __init__(self, start: PrefillInput, n_prompt: int, no_speech_prob: float, eot: int, n_text_ctx: int) -> None:
+    def __init__(
+        self, start: PrefillInput, n_prompt: int, no_speech_prob: float, tokenizer: Tokenizer, n_text_ctx: int
+    ) -> None:
         self.slots, self.params = start.slots, start.params
-        self.search = search_for(start.params, eot)
+        self.search = search_for(start.params, tokenizer.eot, tokenizer.starts_word)
         self.length = n_prompt  # tokens that were run through the network
         self.n_sampled = 0
         self.no_speech_prob = no_speech_prob
@@ -68,6 +72,11 @@ class Decoding:
     def row_slots(self) -> list[int]:
         """The slots of the rows that continue."""
         return [self.slots[row] for row in self.search.rows]
+
+    @property
+    def matches(self) -> list[HotwordMatch | None]:
+        """Of the rows that continue."""
+        return [self.search.matches[row] for row in self.search.rows]
 
     def draws(self) -> list[Draw]:
         return [Draw(self.params.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]

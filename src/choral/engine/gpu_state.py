@@ -14,6 +14,8 @@ from torch import Tensor
 
 from choral.audio.constants import FRAMES_PER_SECOND
 from choral.engine.decoding import window_seed
+from choral.engine.hotword_tables import HotwordTables
+from choral.engine.hotword_trie import ROOT
 from choral.engine.rules import NO_TOKEN
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
@@ -22,14 +24,14 @@ from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
-# Rows of `int_state`: six sampling parameters, then the decoding progress.
-BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED = range(6)
-RECENT = 6  # and the three after it
-LENGTH, NEXT, N_TEXT, DONE = range(10, 14)
-N_INTS = 14
+# Rows of `int_state`: seven sampling parameters, then the decoding progress.
+BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED, HOTWORDS = range(7)
+RECENT = 7  # and the three after it
+LENGTH, NEXT, HOTWORD_NODE, N_TEXT, DONE = range(11, 16)
+N_INTS = 16
 # Rows of `float_state`.
-TEMPERATURE, SUM_LOGPROB, NO_SPEECH = range(3)
-N_FLOATS = 3
+TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH = range(4)
+N_FLOATS = 4
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,8 @@ class GpuState:
         floats = torch.zeros(N_FLOATS, n_entries, device=device)
         texts = torch.zeros(n_entries, dims.n_text_ctx, dtype=torch.int32, device=device)
         self.int_state, self.float_state, self.texts = ints, floats, texts
+        self._tables = HotwordTables(device)
+        self._slot_tables: dict[int, Tensor] = {}  # of the windows in the slots: the device has only their addresses
         self.sampling = SamplingParams(
             suppress_blank=ints[BLANK],
             banned_tokens=torch.zeros(n_entries, dims.n_vocab, dtype=torch.bool, device=device),
@@ -59,11 +63,15 @@ class GpuState:
             seeds=ints[SEED],
             max_tokens=ints[MAX_TOKENS],
             is_host_sampled=ints[HOST_SAMPLED],
+            hotwords=ints[HOTWORDS],
+            hotword_boosts=floats[HOTWORD_BOOST],
+            hotword_tables=self._slot_tables,
         )
         self.decode = DecodeState(
             recent=ints[RECENT : RECENT + 4],
             lengths=ints[LENGTH],
             next_tokens=ints[NEXT],
+            hotword_nodes=ints[HOTWORD_NODE],
             texts=texts,
             logprobs=torch.zeros(n_entries, dims.n_text_ctx, device=device),
             n_text=ints[N_TEXT],
@@ -76,23 +84,30 @@ class GpuState:
 
     def begin(self, rows: Sequence[PrefillRow]) -> None:
         """Set the state of new windows."""
-        columns, temperatures, slots = [], [], []
+        columns, floats, slots = [], [], []
         by_mask: dict[tuple[int, ...], list[int]] = {}
         for prefilled in rows:
             params = prefilled.start.params
             mask = (*params.suppress_tokens, *((self._tokenizer.no_timestamps,) if params.timestamps else ()))
             by_mask.setdefault(mask, []).extend(prefilled.start.slots)
+            self._set_hotwords(prefilled)
             for row, slot in enumerate(prefilled.start.slots):
                 slots.append(slot)
                 columns.append(self._ints_of(prefilled, row))
-                temperatures.append(params.temperature)
+                floats.append([params.temperature, params.hotword_boost, 0.0, 0.0])
         indices = self.to_device(torch.tensor(slots))
         self.int_state[:, indices] = self.to_device(torch.tensor(columns)).t()
-        floats = torch.zeros(N_FLOATS, len(slots))
-        floats[TEMPERATURE] = torch.tensor(temperatures)
-        self.float_state[:, indices] = self.to_device(floats)
+        self.float_state[:, indices] = self.to_device(torch.tensor(floats)).t()
         for mask, mask_slots in by_mask.items():
             self.sampling.banned_tokens[self.to_device(torch.tensor(mask_slots))] = self._mask(mask)
+
+    def _set_hotwords(self, prefilled: PrefillRow) -> None:
+        trie = prefilled.start.params.hotwords
+        for slot in prefilled.start.slots:
+            if trie is None or prefilled.is_host_sampled:
+                self._slot_tables.pop(slot, None)
+            else:
+                self._slot_tables[slot] = self._tables.table(trie)
 
     def _ints_of(self, prefilled: PrefillRow, row: int) -> list[int]:
         start, params = prefilled.start, prefilled.start.params
@@ -101,8 +116,10 @@ class GpuState:
         seed = window_seed(params, start.audio_key) + row
         max_tokens = params.max_tokens or self._dims.n_text_ctx // 2
         flags = [int(params.suppress_blank), int(params.timestamps)]
-        sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled)]
-        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, 0, 0]
+        table = self._slot_tables.get(start.slots[row])
+        address = 0 if table is None else table.data_ptr()
+        sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled), address]
+        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, ROOT, 0, 0]
 
     def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
         """Of a finished text. Rarely requested, so they are not part of every snapshot."""

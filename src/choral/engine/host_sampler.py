@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from choral.engine.decoding import Advanced, Decoding
+from choral.engine.hotword_tables import HotwordTables
 from choral.engine.rules import Rules
 from choral.engine.runner import PrefillInput
 from choral.engine.search import BeamSearch, Draw
@@ -46,8 +47,9 @@ class HostSampler:
         self, tokenizer: Tokenizer, dims: ModelDims, kv_cache: KVCache, n_slots: int, compute_type: str
     ) -> None:
         self._kv_cache, self._device = kv_cache, kv_cache.keys.device
-        self._eot, self._n_text_ctx, self._compute_type = tokenizer.eot, dims.n_text_ctx, compute_type
+        self._tokenizer, self._n_text_ctx, self._compute_type = tokenizer, dims.n_text_ctx, compute_type
         self._rules = Rules(tokenizer, dims.n_vocab, n_slots, self._device)
+        self._hotwords = HotwordTables(self._device)
 
     def begin(self, start: PrefillInput, n_prompt: int, no_speech_prob: float) -> Decoding:
         """Set up a window after its prefill; all its beams or samples continue the one prompt."""
@@ -55,7 +57,7 @@ class HostSampler:
         if len(start.slots) > 1:
             others = torch.tensor(start.slots[1:], device=self._device)
             self._kv_cache.copy(torch.full_like(others, start.slots[0]), others, n_prompt)
-        return Decoding(start, n_prompt, no_speech_prob, self._eot, self._n_text_ctx)
+        return Decoding(start, n_prompt, no_speech_prob, self._tokenizer, self._n_text_ctx)
 
     def next_tokens(self, slots: Tensor) -> Tensor:
         """The decoder's input in these slots, as `sample` has set it."""
@@ -83,8 +85,9 @@ class HostSampler:
         """Advance a copy of each window's search with the tokens picked for its rows."""
         beams = [decoding.search for decoding in decodings if isinstance(decoding.search, BeamSearch)]
         bounds = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
-        picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()])
-        top = top_k(logits, max(search.n_top for search in beams)) if beams else None
+        boosted = self._hotwords.boosted(logits, [match for decoding in decodings for match in decoding.matches])
+        picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()], boosted)
+        top = top_k(logits, max(search.n_top for search in beams), boosted) if beams else None
         advances = []
         for decoding, start, stop in zip(decodings, bounds[:-1], bounds[1:], strict=True):
             search = copy(decoding.search)
@@ -109,21 +112,27 @@ class HostSampler:
         history.set(rows[:, 1], recent)
 
 
-def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:
-    """One token per row with its log-probability, in one read-back."""
-    tokens = logits.argmax(dim=-1)
+def pick(logits: Tensor, draws: Sequence[Draw], boosted: Tensor | None = None) -> Picked:
+    """One token per row with its log-probability, in one read-back. `boosted` decides which, if there is one."""
+    scores = logits if boosted is None else boosted
+    tokens = scores.argmax(dim=-1)
     sampled = [row for row, draw in enumerate(draws) if draw.temperature > 0]
     if sampled:
         rows = torch.tensor(sampled, device=logits.device)
         temperatures = torch.tensor([[draws[row].temperature] for row in sampled], device=logits.device)
         seeds, steps = torch.tensor([[draws[row].seed, draws[row].step] for row in sampled], device=logits.device).t()
         noise = gumbel(seeds, steps, logits.shape[-1])
-        tokens[rows] = (logits[rows] / temperatures + noise).argmax(dim=-1)
+        tokens[rows] = (scores[rows] / temperatures + noise).argmax(dim=-1)
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
     token_list, logprob_list = torch.stack([tokens.double(), logprobs.double()]).tolist()
     return Picked([int(token) for token in token_list], logprob_list)
 
 
-def top_k(logits: Tensor, k: int) -> TopK:
-    best = torch.log_softmax(logits, dim=-1).topk(k)
-    return TopK(best.indices.tolist(), best.values.tolist())
+def top_k(logits: Tensor, k: int, boosted: Tensor | None = None) -> TopK:
+    logprobs = torch.log_softmax(logits, dim=-1)
+    best = logprobs.topk(k)
+    tokens, values = best.indices, best.values
+    if boosted is not None:
+        tokens = boosted.topk(k).indices
+        values = logprobs.gather(1, tokens)
+    return TopK(tokens.tolist(), values.tolist())

@@ -8,9 +8,11 @@ changed in place, so that a shallow copy can advance and leave the original as i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
+from choral.engine.hotword_match import HotwordMatch
 from choral.engine.window import DecodeParams
 
 
@@ -19,16 +21,17 @@ class Candidate:
     tokens: tuple[int, ...]  # without the end of text
     sum_logprob: float
     token_logprobs: tuple[float, ...] | None = None  # None: not requested
+    bonus: float = 0.0  # for its hotwords
 
     @property
     def avg_logprob(self) -> float:
         return self.sum_logprob / (len(self.tokens) + 1)  # the end of text counts
 
     def score(self, length_penalty: float | None) -> float:
-        length = len(self.tokens)
+        length, total = len(self.tokens), self.sum_logprob + self.bonus
         if length_penalty is not None:
-            return self.sum_logprob / float(((5 + length) / 6) ** length_penalty)
-        return self.sum_logprob / length if length else -math.inf
+            return total / float(((5 + length) / 6) ** length_penalty)
+        return total / length if length else -math.inf
 
 
 @dataclass(frozen=True)
@@ -49,27 +52,43 @@ class Draw:
     step: int
 
 
+class Extension(NamedTuple):
+    """A beam with a token more."""
+
+    source_row: int
+    sum_logprob: float
+    match: HotwordMatch | None
+
+    @property
+    def rank(self) -> float:
+        return self.sum_logprob if self.match is None else self.sum_logprob + self.match.bonus
+
+
 class Sampling:
     """Independent rows; each stops at its end of text."""
 
-    def __init__(self, n_rows: int, eot: int) -> None:
+    def __init__(self, n_rows: int, eot: int, match: HotwordMatch | None = None) -> None:
         self.eot = eot
         self.rows = list(range(n_rows))  # that continue
         self.texts: list[tuple[int, ...]] = [()] * n_rows
         self.token_logprobs: list[tuple[float, ...]] = [()] * n_rows
         self.sum_logprobs = [0.0] * n_rows
+        self.matches = [match] * n_rows
 
     def advance(self, tokens: Sequence[int], logprobs: Sequence[float]) -> list[Next]:
         continued = []
         texts, token_logprobs, sum_logprobs = list(self.texts), list(self.token_logprobs), list(self.sum_logprobs)
+        matches = list(self.matches)
         for row, token, logprob in zip(self.rows, tokens, logprobs, strict=True):
             sum_logprobs[row] += logprob
             if token != self.eot:
                 texts[row] = (*texts[row], token)
                 token_logprobs[row] = (*token_logprobs[row], logprob)
+                matches[row] = _after(matches[row], token)
                 continued.append(Next(row, row, token))
         self.rows = [following.row for following in continued]
         self.texts, self.token_logprobs, self.sum_logprobs = texts, token_logprobs, sum_logprobs
+        self.matches = matches
         return continued
 
     def candidates(self) -> list[Candidate]:
@@ -79,13 +98,14 @@ class Sampling:
 class BeamSearch:
     """The `beam_size` most likely texts side by side, until `beam_size * patience` have ended."""
 
-    def __init__(self, beam_size: int, patience: float, eot: int) -> None:
+    def __init__(self, beam_size: int, patience: float, eot: int, match: HotwordMatch | None = None) -> None:
         self.n_rows, self.eot = beam_size, eot
         self.max_ended = max(1, round(beam_size * patience))
         self.rows = list(range(beam_size))
         self.texts: list[tuple[int, ...]] = [()] * beam_size
         self.token_logprobs: list[tuple[float, ...]] = [()] * beam_size
         self.sum_logprobs = [0.0] * beam_size
+        self.matches = [match] * beam_size
         self.ended: dict[tuple[int, ...], Candidate] = {}
 
     @property
@@ -94,45 +114,60 @@ class BeamSearch:
         return self.n_rows + 1
 
     def advance(self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]) -> list[Next]:
-        scores, sources = self.extend(tokens, logprobs)
+        extended = self.extend(tokens, logprobs)
         continued: list[tuple[int, ...]] = []
         newly_ended: list[tuple[int, ...]] = []
-        for text in sorted(scores, key=scores.__getitem__, reverse=True):
+        for text in sorted(extended, key=lambda text: extended[text].rank, reverse=True):
             if len(continued) == self.n_rows:
                 break
             (newly_ended if text[-1] == self.eot else continued).append(text)
         self.ended = self.ended | {
-            text[:-1]: Candidate(text[:-1], scores[text], self.token_logprobs[sources[text]])
+            text[:-1]: self._ended(text[:-1], extended[text])
             for text in newly_ended[: max(0, self.max_ended - len(self.ended))]
         }
+        chosen = [extended[text] for text in continued]
         self.token_logprobs = [
-            (*self.token_logprobs[sources[text]], scores[text] - self.sum_logprobs[sources[text]]) for text in continued
+            (*self.token_logprobs[each.source_row], each.sum_logprob - self.sum_logprobs[each.source_row])
+            for each in chosen
         ]
-        self.texts, self.sum_logprobs = continued, [scores[text] for text in continued]
+        self.texts, self.sum_logprobs = continued, [each.sum_logprob for each in chosen]
+        self.matches = [each.match for each in chosen]
         if len(self.ended) >= self.max_ended:
             return []
-        return [Next(row, sources[text], text[-1]) for row, text in enumerate(continued)]
+        return [
+            Next(row, each.source_row, text[-1]) for row, (text, each) in enumerate(zip(continued, chosen, strict=True))
+        ]
+
+    def _ended(self, text: tuple[int, ...], end: Extension) -> Candidate:
+        bonus = 0.0 if end.match is None else end.match.bonus
+        return Candidate(text, end.sum_logprob, self.token_logprobs[end.source_row], bonus)
 
     def extend(
         self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]
-    ) -> tuple[dict[tuple[int, ...], float], dict[tuple[int, ...], int]]:
+    ) -> dict[tuple[int, ...], Extension]:
         """Every text with its most likely next tokens. Equal texts, as all are at the start, count once."""
-        scores: dict[tuple[int, ...], float] = {}
-        sources: dict[tuple[int, ...], int] = {}
+        extended: dict[tuple[int, ...], Extension] = {}
         for row, (row_tokens, row_logprobs) in enumerate(zip(tokens, logprobs, strict=True)):
+            match = self.matches[row]
             for token, logprob in zip(row_tokens, row_logprobs, strict=True):
                 text = (*self.texts[row], token)
-                scores[text], sources[text] = self.sum_logprobs[row] + logprob, row
-        return scores, sources
+                extended[text] = Extension(row, self.sum_logprobs[row] + logprob, _after(match, token))
+        return extended
 
     def candidates(self) -> list[Candidate]:
         candidates = dict(self.ended)
-        unfinished = map(Candidate, self.texts, self.sum_logprobs, self.token_logprobs)
-        for candidate in sorted(unfinished, key=lambda candidate: candidate.sum_logprob, reverse=True):
+        ends = [_after(match, self.eot) for match in self.matches]
+        bonuses = [0.0 if end is None else end.bonus for end in ends]
+        unfinished = map(Candidate, self.texts, self.sum_logprobs, self.token_logprobs, bonuses)
+        for candidate in sorted(unfinished, key=lambda each: each.sum_logprob + each.bonus, reverse=True):
             if len(candidates) >= self.n_rows:
                 break
             candidates[candidate.tokens] = candidate
         return list(candidates.values())
+
+
+def _after(match: HotwordMatch | None, token: int) -> HotwordMatch | None:
+    return None if match is None else match.after(token)
 
 
 Search = Sampling | BeamSearch
@@ -142,10 +177,11 @@ def is_beam_search(params: DecodeParams) -> bool:
     return params.temperature == 0 and params.n_candidates > 1
 
 
-def search_for(params: DecodeParams, eot: int) -> Search:
+def search_for(params: DecodeParams, eot: int, starts_word: Callable[[int], bool]) -> Search:
+    match = HotwordMatch(params.hotwords, params.hotword_boost, starts_word) if params.hotwords else None
     if is_beam_search(params):
-        return BeamSearch(params.n_candidates, params.patience, eot)
-    return Sampling(params.n_candidates if params.temperature > 0 else 1, eot)
+        return BeamSearch(params.n_candidates, params.patience, eot, match)
+    return Sampling(params.n_candidates if params.temperature > 0 else 1, eot, match)
 
 
 def best_candidate(search: Search, length_penalty: float | None) -> Candidate:

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.mel import log_mel, n_frames_covering
+from choral.engine.hotword_trie import HotwordTrie
 from choral.types import Priority, Task
 
 Result = TypeVar("Result")
@@ -102,6 +103,8 @@ class DecodeParams(Params[Decoded]):
     max_initial_timestamp: float | None = 1.0
     token_logprobs: bool = False
     seed: int = 0
+    hotwords: HotwordTrie | None = None
+    hotword_boost: float = 0.0  # added to the logits of tokens that begin or continue a hotword
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ Tests compare the rules with `engine.rules` and the draws with `engine.host_samp
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,7 +15,9 @@ import triton.language as tl
 from torch import Tensor
 
 from choral.kernels.gumbel import gumbel
+from choral.kernels.hotword_step import best_hotword, boosted_reference, next_node, next_nodes_reference
 from choral.kernels.launch import has_kernels, pdl_options, require
+from choral.kernels.sampling_rules import gumbel_noise, is_banned
 
 BLOCK_TOKENS = 4096
 
@@ -39,6 +42,9 @@ class SamplingParams:
     seeds: Tensor
     max_tokens: Tensor
     is_host_sampled: Tensor  # a beam search: skipped here
+    hotwords: Tensor  # the address of a hotword table; 0: none
+    hotword_boosts: Tensor
+    hotword_tables: Mapping[int, Tensor]  # by slot: keeps the tables alive
 
 
 @dataclass(frozen=True)
@@ -48,50 +54,12 @@ class DecodeState:
     recent: Tensor  # last token, the one before it, last timestamp, number of sampled tokens
     lengths: Tensor  # prompt and next token included
     next_tokens: Tensor
+    hotword_nodes: Tensor
     texts: Tensor
     logprobs: Tensor  # of each token in `texts`
     n_text: Tensor
     sum_logprobs: Tensor
     is_done: Tensor
-
-
-@triton.jit
-def _mix(bits):
-    bits = (bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9
-    bits = (bits ^ (bits >> 27)) * 0x94D049BB133111EB
-    return bits ^ (bits >> 31)
-
-
-@triton.jit
-def _gumbel(seed, step, tokens):
-    """`kernels.gumbel.gumbel` in Triton."""
-    counters = (step * 1048576 + tokens).to(tl.uint64)
-    bits = _mix(_mix(seed.to(tl.uint64)) + counters * 0x9E3779B97F4A7C15)
-    uniform = (bits & 0xFFFFFFFF).to(tl.float32) * 2.3283064365386963e-10
-    uniform = tl.minimum(tl.maximum(uniform, 2.3283064365386963e-10), 0.9999999403953552)
-    return -tl.log(-tl.log(uniform))
-
-
-@triton.jit
-def _is_banned(
-    tokens, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots,
-    EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
-):  # fmt: skip
-    """Whisper's rules on blanks and timestamps; `engine.rules` explains them."""
-    last, before_last = tl.load(recent + slot), tl.load(recent + n_slots + slot)
-    last_timestamp, n_sampled = tl.load(recent + 2 * n_slots + slot), tl.load(recent + 3 * n_slots + slot)
-    has_times = tl.load(timestamps + slot) != 0
-    is_time, is_first = tokens >= BEGIN, n_sampled == 0
-    after_time = has_times & (last >= BEGIN)
-    is_pair = (before_last >= BEGIN) | (n_sampled < 2)
-    is_start = (last >= BEGIN) & (before_last < BEGIN) & (n_sampled >= 2)
-    earliest = last_timestamp + tl.where(is_start, 0, 1)
-    is_late = is_first & (tokens > tl.load(max_first_timestamp + slot))
-    banned = is_first & (tl.load(suppress_blank + slot) != 0) & ((tokens == SPACE) | (tokens == EOT))
-    banned |= is_time & has_times & ((after_time & is_pair) | (tokens < earliest) | is_late)
-    banned |= (tokens < EOT) & after_time & (is_pair == 0)
-    banned |= (is_time == 0) & has_times & is_first
-    return banned
 
 
 @triton.jit
@@ -164,7 +132,7 @@ def _scan_blocks(
     tokens = start + tl.arange(0, BLOCK)
     is_token, is_time = tokens < VOCAB, tokens >= BEGIN
     banned = tl.load(banned_tokens + slot * VOCAB + tokens, mask=is_token, other=1) != 0
-    banned |= _is_banned(
+    banned |= is_banned(
         tokens, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN
     )
     temperature, seed = tl.load(temperatures + slot), tl.load(seeds + slot)
@@ -175,7 +143,7 @@ def _scan_blocks(
     scores = tl.where(banned, -float("inf"), scores)
     compared = scores
     if temperature > 0:
-        compared = scores / temperature + _gumbel(seed, n_sampled, tokens)
+        compared = scores / temperature + gumbel_noise(seed, n_sampled, tokens)
     out, nothing = partials + row * (8 * PARTS) + part, -float("inf")
     _reduce_block(tl.where(is_time, nothing, scores), tl.where(is_time, nothing, compared), start, out, PARTS)
     _reduce_block(
@@ -185,9 +153,11 @@ def _scan_blocks(
 
 @triton.jit
 def _select_tokens(
-    logits, logit_rows, row_slots, partials, timestamps, max_tokens, is_host_sampled,
+    logits, logit_rows, row_slots, partials,
+    suppress_blank, banned_tokens, timestamps, max_first_timestamp, temperatures, seeds, max_tokens, is_host_sampled,
+    hotwords, hotword_boosts, hotword_nodes,
     recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done, n_slots,
-    STRIDE: tl.constexpr, EOT: tl.constexpr, BEGIN: tl.constexpr,
+    STRIDE: tl.constexpr, VOCAB: tl.constexpr, EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
     POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -205,6 +175,17 @@ def _select_tokens(
     total = top + tl.log(text_sum * tl.exp(text_top - top) + time_sum * tl.exp(time_top - top))
     total = tl.where(is_time_only, time_total, total)
     token = tl.where(is_time_only | (time_best > text_best), time_token, text_token)
+    address = tl.load(hotwords + slot)
+    if address != 0:
+        table = address.to(tl.pointer_type(tl.int32))
+        node = tl.load(hotword_nodes + slot)
+        best = tl.where(is_time_only, float("inf"), tl.maximum(text_best, time_best))
+        token = best_hotword(
+            best, token, table, node, tl.load(hotword_boosts + slot), logits + logit_row * STRIDE,
+            banned_tokens + slot * VOCAB, tl.load(temperatures + slot), tl.load(seeds + slot), slot,
+            suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN,
+        )  # fmt: skip
+        tl.store(hotword_nodes + slot, next_node(table, node, token).to(node.dtype))
     logprob = tl.load(logits + logit_row * STRIDE + token) - total
     tl.store(sum_logprobs + slot, tl.load(sum_logprobs + slot) + logprob)
     _append_token(
@@ -241,10 +222,14 @@ def sample(
         BLOCK=BLOCK_TOKENS, PARTS=n_parts, num_warps=4, **pdl_options(logits),
     )  # fmt: skip
     _select_tokens[(n_rows,)](
-        logits, logit_rows, row_slots, partials, params.timestamps, params.max_tokens, params.is_host_sampled,
+        logits, logit_rows, row_slots, partials,
+        params.suppress_blank, banned, params.timestamps, params.max_first_timestamp, params.temperatures,
+        params.seeds, params.max_tokens, params.is_host_sampled,
+        params.hotwords, params.hotword_boosts, state.hotword_nodes,
         state.recent, state.lengths, state.next_tokens, state.texts, state.logprobs, state.n_text,
         state.sum_logprobs, state.is_done, n_slots,
-        STRIDE=stride, **ends, POSITIONS=n_positions, PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts),
+        STRIDE=stride, VOCAB=vocab.n_tokens, SPACE=vocab.space, **ends,
+        POSITIONS=n_positions, PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts),
         num_warps=1, **pdl_options(logits),
     )  # fmt: skip
 
@@ -262,9 +247,11 @@ def reference(
     is_time = (params.timestamps[slots] != 0) & (times.logsumexp(-1) > text.amax(-1))
     text.masked_fill_(is_time[:, None], -torch.inf)
 
+    boosted = boosted_reference(scores, slots, params.hotword_tables, params.hotword_boosts, state.hotword_nodes)
     temperatures = params.temperatures[slots, None]
     noise = gumbel(params.seeds[slots], n_sampled, vocab.n_tokens)
-    tokens = torch.where(temperatures > 0, scores / temperatures.clamp(min=1e-9) + noise, scores).argmax(-1)
+    tokens = torch.where(temperatures > 0, boosted / temperatures.clamp(min=1e-9) + noise, boosted).argmax(-1)
+    nodes = next_nodes_reference(tokens, slots, params.hotword_tables, state.hotword_nodes)
     logprobs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
     sum_logprobs = state.sum_logprobs[slots] + logprobs
     is_end = tokens == vocab.eot
@@ -277,6 +264,7 @@ def reference(
     counts = n_text + (~is_end).to(n_text.dtype), lengths + 1, is_over.to(state.is_done.dtype)
     next_tokens = tokens.to(state.next_tokens.dtype)
     state.sum_logprobs[slots], state.recent[:, slots], state.next_tokens[slots] = sum_logprobs, recent, next_tokens
+    state.hotword_nodes[slots] = nodes
     state.texts[written], state.logprobs[written] = text_tokens, text_logprobs
     state.n_text[slots], state.lengths[slots], state.is_done[slots] = counts
 

@@ -16,6 +16,7 @@ from choral.longform.compute_budget import ComputeBudget
 from choral.longform.cuts import Clip
 from choral.longform.fallback import decode_with_fallback, is_silence
 from choral.longform.hallucination import HallucinationFilter
+from choral.longform.hotwords import hotword_trie
 from choral.longform.invented import drop_invented, drops_invented
 from choral.longform.prompts import Prompts
 from choral.longform.segments import Splitter
@@ -94,6 +95,8 @@ class Chain:
             max_initial_timestamp=options.max_initial_timestamp,
             token_logprobs=options.token_logprobs,
             seed=options.seed,
+            hotwords=hotword_trie(options, tokenizer, self.context.language),
+            hotword_boost=options.hotword_boost,
         )
         return [
             replace(params, temperature=t, n_candidates=options.best_of if t > 0 else options.beam_size)

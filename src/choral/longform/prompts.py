@@ -15,10 +15,15 @@ class Prompts:
     def __init__(self, options: TranscribeOptions, tokenizer: Tokenizer, n_text_ctx: int, *, has_prefix: bool) -> None:
         self.options = options
         self.max_tokens = n_text_ctx // 2 - 1
-        self.hotwords = encode(options.hotwords, tokenizer)[: self.max_tokens // 2]
+        self.hotwords = self._fitting_hotwords(tokenizer)
         self.initial = encode(options.initial_prompt, tokenizer)
         self.prefix = encode(options.prefix, tokenizer) if has_prefix else ()  # of the first window only
         self.history: tuple[int, ...] = () if options.carry_initial_prompt else self.initial
+
+    def _fitting_hotwords(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """At most half of the prompt. A longer list that is boosted is left out: a part of it would mislead."""
+        hotwords, max_tokens = encode(", ".join(self.options.hotword_terms), tokenizer), self.max_tokens // 2
+        return () if len(hotwords) > max_tokens and self.options.hotword_boost else hotwords[:max_tokens]
 
     def prompt(self) -> tuple[int, ...]:
         fixed = self.hotwords

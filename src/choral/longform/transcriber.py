@@ -15,8 +15,10 @@ from choral.longform.chain import Chain
 from choral.longform.chain_types import ChainContext
 from choral.longform.compute_budget import EXCEEDED, MIN_CLIPS, ComputeBudget, require_clips
 from choral.longform.cuts import NO_END, Clip, Cutter, available_frames, clips_from, cut_padded, n_mel_frames
+from choral.longform.hotwords import PROMPT_ONLY, without_boost
 from choral.longform.lookahead import Lookahead
 from choral.longform.progress_reporter import OnProgress, ProgressReporter
+from choral.longform.replacements import Replacements
 from choral.longform.run_chains import ChainRunner
 from choral.longform.speech_windows import speech_in, windows_of
 from choral.model.dims import ModelDims
@@ -75,16 +77,18 @@ class Transcription:
         caller: Caller,
     ) -> None:
         self.engine, self.tokenizer = transcriber.engine, transcriber.tokenizer
-        self.dims, self.recording, self.options = transcriber.dims, recording, options
+        self.dims, self.recording = transcriber.dims, recording
+        self.options = without_boost(options, self.engine.name)
         self.caller = caller
         self.progress = ProgressReporter(recording, on_progress)
         self.clips = clips_from(options.clip_timestamps, NO_END)
         if len(self.clips) > MIN_CLIPS:  # only then does the duration matter
             n_frames = n_mel_frames(recording)
             require_clips(len(clips_from(options.clip_timestamps, n_frames)), n_frames)
+        self.replacements = Replacements(terms) if (terms := options.replacement_terms) else None
         self.language: Language | None = None
         self.segments: list[Segment] = []
-        self.warnings: list[str] = []
+        self.warnings = [PROMPT_ONLY] if self.options is not options else []
         self.budgets: list[ComputeBudget] = []
         is_short = recording.is_complete and recording.n_samples <= WINDOW_SAMPLES
         self._chains = Lookahead(self.chains(), name="choral-chains", on_thread=not is_short)
@@ -97,7 +101,8 @@ class Transcription:
     def __iter__(self) -> Iterator[Segment]:
         runner = ChainRunner(self.engine, self.caller, self._chains, self.progress.report)
         for segment in runner.segments():
-            numbered = replace(segment, id=len(self.segments))
+            final = segment if self.replacements is None else self.replacements.apply(segment)
+            numbered = replace(final, id=len(self.segments))
             self.segments.append(numbered)
             yield numbered
         if any(budget.is_exceeded for budget in self.budgets):
@@ -107,9 +112,12 @@ class Transcription:
     def transcript(self) -> Transcript:
         """The transcript of all segments so far: complete once the iteration has ended."""
         tokens = [token for segment in self.segments for token in segment.tokens]
+        text = self.tokenizer.decode(tokens)
+        if self.replacements is not None:
+            text = "".join(segment.text for segment in self.segments)
         language = self.language or self.known_language() or Language("en", 0.0)
         return Transcript(
-            text=self.tokenizer.decode(tokens),
+            text=text,
             segments=tuple(self.segments),
             language=language.code,
             language_probability=language.probability,

@@ -108,6 +108,10 @@ class Tokenizer:
         """The bytes of a text token, or the name of a special token."""
         return self._encoding.decode_single_token_bytes(token)
 
+    def starts_word(self, token: int) -> bool:
+        """Whether a token cannot continue the word before it. Other scripts than Latin count as not continuing it."""
+        return token >= self.eot or not self.token_bytes(token)[:1].isalnum()
+
     @cached_property
     def language_tokens(self) -> tuple[int, ...]:
         return tuple(range(self.sot + 1, self.sot + 1 + len(self.languages)))

@@ -25,6 +25,7 @@ from choral.server.forms import (
 )
 from choral.server.upload import Form
 from choral.serving.input_sources import ServiceAudio
+from choral.term_lists import MAX_LIST_CHARACTERS
 from choral.types import TEMPERATURES, Channels, Loudness, Mode, Priority, Task, TranscribeOptions
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
@@ -35,6 +36,7 @@ CHUNKING = '"auto" or an object whose type is "server_vad"'
 UNSUPPORTED = "unsupported_value"
 LISTS = ("timestamp_granularities", "include")
 Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
+TermList = Annotated[str, Field(max_length=MAX_LIST_CHARACTERS)]
 
 
 class VadChunking(FormModel):
@@ -90,7 +92,9 @@ class SpeechForm(FormModel):
     url: Annotated[HttpUrl, Field(max_length=MAX_PROMPT_CHARACTERS)] | None = Field(
         None, description="URL of the audio, instead of `file`"
     )
-    hotwords: Text | None = option_field("hotwords")
+    hotwords: TermList | None = option_field("hotwords")
+    hotword_boost: float | None = option_field("hotword_boost")
+    replacements: TermList | None = option_field("replacements")
     mode: Mode | None = option_field("mode")
     vad: bool | None = option_field("vad")
     word_timestamps: bool = Field(False, description="words in verbose_json; subtitles cut at words")
@@ -124,6 +128,8 @@ class SpeechForm(FormModel):
             "language": self.language,
             "initial_prompt": self.prompt or None,
             "hotwords": self.hotwords or None,
+            "hotword_boost": self.hotword_boost,
+            "replacements": self.replacements or None,
             # In OpenAI's API, 0 stands for temperatures that rise when decoding fails.
             "temperature": self.temperature if self.temperature is None else self.temperature or TEMPERATURES,
             "mode": self.mode,

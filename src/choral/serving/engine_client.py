@@ -24,12 +24,14 @@ import numpy.typing as npt
 
 from choral.engine.engine import CLOSED, EngineStats, require_slots
 from choral.engine.steps import Pending, n_slots_of
-from choral.engine.window import Caller, Result, Window
+from choral.engine.window import Caller, DecodeParams, Result, Window
 from choral.errors import EngineClosed, UsageError
 from choral.longform.transcriber import Transcriber
 from choral.model.tokenizer import Tokenizer
 from choral.serving import engine_protocol as protocol
 from choral.serving.engine_protocol import EngineDescription, Reply, Request
+from choral.serving.error_messages import decode_error
+from choral.serving.hotword_transfer import SentHotwords
 from choral.serving.message_socket import Body, MessageSocket
 from choral.serving.sample_arena import MAX_WINDOW_SAMPLES, N_SLOTS, SampleArena
 from choral.serving.window_backlog import ClientWindow, WindowBacklog
@@ -61,6 +63,7 @@ class EngineClient:
         self._cancelled: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._ended_callers: deque[int] = deque()
         self._caller_numbers = count(1)
+        self._sent_hotwords = SentHotwords()
         self._query_lock = threading.Lock()
         hello: Future[Body] = Future()
         self._answers: dict[int, Future[Body]] = {Reply.HELLO: hello}  # that are waited for
@@ -91,7 +94,8 @@ class EngineClient:
             number = 0 if caller is None else self._number_of(caller)
         caller = caller or Caller()
         message = protocol.encode_window(window, number, caller.priority)  # hashes the samples: not under the lock
-        submitted = ClientWindow(samples, message, caller, Pending())
+        hotwords = params.hotwords if isinstance(params, DecodeParams) else None
+        submitted = ClientWindow(samples, message, hotwords, caller, Pending())
         with self._lock:
             self._require_open()
             if caller in self._cancelled:
@@ -152,7 +156,7 @@ class EngineClient:
     def self_test(self) -> None:
         answer = self._query(Request.SELF_TEST, Reply.SELF_TEST)
         if answer != b"null":
-            raise protocol.decode_error(answer)
+            raise decode_error(answer)
 
     def clear_cache(self) -> None:
         with self._lock:
@@ -191,6 +195,8 @@ class EngineClient:
     def _start(self, window: ClientWindow, slot: int, memory: npt.NDArray[np.float32]) -> None:
         memory[: window.samples.size] = window.samples
         with self._lock:
+            if window.hotwords is not None and self._sent_hotwords.add(window.hotwords):
+                self._send(Request.HOTWORDS, window.hotwords.packed)
             self._send(Request.SUBMIT, protocol.SLOT.pack(slot), window.message)
         window.future.add_done_callback(partial(self._send_cancel, slot))
 
@@ -272,7 +278,7 @@ class EngineClient:
         if not ended.future.set_running_or_notify_cancel():
             return
         if kind == Reply.WINDOW_FAILED:
-            ended.future.set_exception(protocol.decode_error(body))
+            ended.future.set_exception(decode_error(body))
         else:
             ended.future.set_result(protocol.decode_result(kind, body))
 

@@ -25,7 +25,7 @@ from choral.longform.transcriber import Transcriber
 from choral.serving.child_process import death_reason, start_child
 from choral.serving.engine_client import connect
 from choral.serving.engine_main import LoadFunction, receive_packet, send_packet
-from choral.serving.engine_protocol import error_from_name
+from choral.serving.error_messages import error_from_name
 
 CLOSE_TIMEOUT_S = 20.0  # for the process to free its device; then it is killed
 

@@ -12,7 +12,7 @@ import json
 import math
 import struct
 from array import array
-from concurrent.futures import CancelledError
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import lru_cache
@@ -21,10 +21,10 @@ from typing import Any, Literal, get_origin, get_type_hints
 import numpy as np
 import numpy.typing as npt
 
-from choral import errors
 from choral.audio.constants import WINDOW_FRAMES, WINDOW_MEL_FRAMES
 from choral.config import EngineSettings
 from choral.engine.capacity import Capacity
+from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.window import (
     Aligned,
     AlignParams,
@@ -71,6 +71,7 @@ class Request(IntEnum):
     CLEAR_CACHE = 4
     STATS = 5
     SELF_TEST = 6
+    HOTWORDS = 7  # that windows after it may name
 
 
 class Reply(IntEnum):
@@ -140,7 +141,8 @@ def encode_window(window: Window[Any], caller: int, priority: Priority) -> bytes
     fields, tokens = [], array("i")
     for value in vars(params).values():
         is_tokens = type(value) is tuple
-        fields.append(len(value) if is_tokens else value)
+        is_trie = type(value) is HotwordTrie
+        fields.append(len(value) if is_tokens else value.digest.hex() if is_trie else value)
         if is_tokens:
             tokens.extend(value)
     text = json.dumps(fields).encode()
@@ -158,23 +160,24 @@ def encode_window(window: Window[Any], caller: int, priority: Priority) -> bytes
     return head + text + tokens.tobytes()
 
 
-def decode_window(body: Body) -> SubmittedWindow:
+def decode_window(body: Body, hotwords: Mapping[str, HotwordTrie]) -> SubmittedWindow:
     """Raises `ProtocolError` for values that no client of ours sends."""
     try:
         (slot,) = SLOT.unpack_from(body)
         start = SLOT.size + _SUBMIT.size
         *audio, mel_peak, key, priority, kind, n_text = _SUBMIT.unpack_from(body, SLOT.size)
         caller, n_samples, lead, n_mel_frames = audio
-        params = _decode_params(kind, bytes(body[start : start + n_text]), memoryview(body)[start + n_text :].cast("i"))
+        text, tokens = bytes(body[start : start + n_text]), memoryview(body)[start + n_text :].cast("i")
+        params = _decode_params(kind, text, tokens, hotwords)
         if lead > n_samples or n_mel_frames > WINDOW_MEL_FRAMES or math.isinf(mel_peak):
             raise ValueError("the window is not part of a recording")
         peak = None if math.isnan(mel_peak) else mel_peak
         return SubmittedWindow(slot, caller, n_samples, lead, n_mel_frames, peak, PRIORITIES[priority], key, params)
-    except (struct.error, ValueError, TypeError, IndexError, RecursionError) as error:
+    except (struct.error, ValueError, TypeError, LookupError, RecursionError) as error:
         raise ProtocolError(f"a malformed window: {error}") from error
 
 
-def _decode_params(kind: int, text: bytes, tokens: memoryview) -> Params[Any]:
+def _decode_params(kind: int, text: bytes, tokens: memoryview, hotwords: Mapping[str, HotwordTrie]) -> Params[Any]:
     fields, token_counts = _decode_fields(kind, text)
     values, start = dict(fields), 0
     for name, n_tokens in token_counts.items():
@@ -182,6 +185,8 @@ def _decode_params(kind: int, text: bytes, tokens: memoryview) -> Params[Any]:
         start += n_tokens
     if start != len(tokens):
         raise ValueError("tokens are missing")
+    if values.get("hotwords") is not None:
+        values["hotwords"] = hotwords[values["hotwords"]]
     return PARAMS[kind](**values)
 
 
@@ -212,11 +217,14 @@ _JSON = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def _field_types(kind: type[Params[Any]]) -> dict[str, set[type]]:
-    """The types that a field may have in JSON: an integer may stand for a float, and for tokens their number."""
+    """The types that a field may have in JSON: an integer may stand for a float, and for tokens their number.
+
+    The digest of a hotword trie stands for it.
+    """
     types: dict[str, set[type]] = {}
     for name, hint in get_type_hints(kind).items():
         members = [get_origin(member) or member for member in union_members(hint)]
-        types[name] = {str if member is Literal else member for member in members}
+        types[name] = {str if member in (Literal, HotwordTrie) else member for member in members}
         if types[name] & {float, tuple}:
             types[name].add(int)
     return types
@@ -276,20 +284,3 @@ def decode_result(kind: Reply, body: Body) -> Decoded | Aligned | TokenTimes | L
 
 def _raw_bytes(values: npt.NDArray[Any]) -> memoryview:
     return np.ascontiguousarray(values).reshape(-1).view(np.uint8).data
-
-
-def encode_error(error: BaseException) -> bytes:
-    return json.dumps([type(error).__name__, str(error)]).encode()
-
-
-def decode_error(body: Body) -> BaseException:
-    name, text = json.loads(bytes(body))
-    return CancelledError() if name == CancelledError.__name__ else error_from_name(name, text)
-
-
-def error_from_name(name: str, text: str) -> errors.ChoralError:
-    """The same typed error; what is none of ours, a bug, comes back as `WindowFailed`."""
-    kind = getattr(errors, name, None)
-    if isinstance(kind, type) and issubclass(kind, errors.ChoralError):
-        return kind(text)
-    return errors.WindowFailed(f"the engine failed: {name}: {text}")

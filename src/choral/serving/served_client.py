@@ -22,6 +22,8 @@ from choral.engine.window import Aligned, AlignParams, Caller, Params, Window, W
 from choral.errors import ChoralError
 from choral.serving import engine_protocol as protocol
 from choral.serving.engine_protocol import Reply, Request, SubmittedWindow
+from choral.serving.error_messages import encode_error
+from choral.serving.hotword_transfer import ReceivedHotwords
 from choral.serving.message_socket import Body, MessageSocket, ProtocolError
 from choral.serving.sample_arena import MAX_WINDOW_SAMPLES, MappedArena
 from choral.types import Priority
@@ -49,6 +51,7 @@ class ServedClient:
         self._arena: MappedArena | None = None  # until the client's first message
         self._callers: dict[int, Caller] = {}
         self._windows: dict[int, Future[Any]] = {}  # in the engine, by slot
+        self._hotwords = ReceivedHotwords()
         self._is_testing = False
         self.has_unsent = False
 
@@ -83,7 +86,9 @@ class ServedClient:
         for kind, body in self._messages.receive():
             match kind:
                 case Request.SUBMIT:
-                    self._submit(protocol.decode_window(body), self._arena)
+                    self._submit(protocol.decode_window(body, self._hotwords.tries), self._arena)
+                case Request.HOTWORDS:
+                    self._hotwords.add(body)
                 case Request.CANCEL:
                     # A window may have ended while this was on its way.
                     if (future := self._windows.get(protocol.decode_number(body))) is not None:
@@ -130,7 +135,7 @@ class ServedClient:
         try:
             future = self._engine.submit(Window(audio, submitted.params), caller)
         except (ChoralError, CancelledError) as error:
-            self.send(Reply.WINDOW_FAILED, protocol.SLOT.pack(slot), protocol.encode_error(error))
+            self.send(Reply.WINDOW_FAILED, protocol.SLOT.pack(slot), encode_error(error))
             return
         self._windows[slot] = future
         report = partial(self._report, slot, submitted.params, future)
@@ -150,7 +155,7 @@ class ServedClient:
         del self._windows[slot]
         error = CancelledError() if future.cancelled() else future.exception()
         if error is not None:
-            self.send(Reply.WINDOW_FAILED, protocol.SLOT.pack(slot), protocol.encode_error(error))
+            self.send(Reply.WINDOW_FAILED, protocol.SLOT.pack(slot), encode_error(error))
             return
         result = future.result()
         if isinstance(result, Aligned) and isinstance(params, AlignParams):
@@ -170,7 +175,7 @@ class ServedClient:
         try:
             self._engine.self_test()
         except ChoralError as error:
-            reply = protocol.encode_error(error)
+            reply = encode_error(error)
         self._call(self, partial(self._end_self_test, reply))
 
     def _end_self_test(self, reply: bytes) -> None:

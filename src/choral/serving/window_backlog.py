@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.steps import Pending
 from choral.engine.window import Caller
 from choral.serving.engine_protocol import PRIORITIES
@@ -22,6 +23,7 @@ class ClientWindow:
 
     samples: npt.NDArray[np.float32]
     message: bytes  # all but the slot
+    hotwords: HotwordTrie | None  # that the message names
     caller: Caller
     future: Pending[Any]
 
