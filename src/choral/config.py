@@ -22,7 +22,7 @@ class EngineSettings:
     engine: EngineName = option("auto", "auto: the fastest for this machine and task; `choral doctor` says which")
     device: str = option("auto", "auto, cpu, cuda or cuda:N")
     devices: str = option("", 'several GPUs with an engine on each, for example "0,1"; overrides device')
-    compute_type: ComputeType = option("auto", "auto: float32 (torch) or int8 (CTranslate2) on a CPU, float16 on a GPU")
+    compute_type: ComputeType = option("auto", "auto: float16 on a GPU, int8 on a CPU (torch: float32 without VNNI)")
     threads: int = option(0, "CPU threads; 0: one per core this process may use", within=(0, 4096))
     encoder_budget: int = option(32_768, "frames per encoder step; a window has 1,500", within=(1, 2**31))
     slots: int = option(0, "slots in the decoder's batch; 0: chosen for the device and its memory", within=(0, 4096))

@@ -13,6 +13,7 @@ from choral.config import EngineSettings
 from choral.engine import engine_plan
 from choral.engine.engine_plan import choose_engine, optimize_for, plan_engine
 from choral.errors import MissingDependency
+from choral.model import int8
 from choral.types import TranscribeOptions
 
 Machine = Callable[..., None]
@@ -53,6 +54,15 @@ def test_choice(machine: Machine, here: dict[str, Any], settings: EngineSettings
     found, why = choose_engine(settings)
     assert found == engine
     assert reason in why
+
+
+@pytest.mark.parametrize(("has_vnni", "compute_type"), [(True, "int8"), (False, "float32")])
+def test_many_windows_run_in_int8_where_it_is_fast(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, has_vnni: bool, compute_type: str
+) -> None:
+    machine()
+    monkeypatch.setattr(int8, "has_vnni", lambda: has_vnni)
+    assert plan_engine(MANY).compute_type == compute_type
 
 
 def test_missing_packages_are_named(machine: Machine) -> None:

@@ -36,7 +36,7 @@ def redis_url(redis_server: RedisServer) -> str:
 
 @pytest.fixture(scope="module")
 def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
-    with choral.load(str(tiny_en_pt), engine="torch", device="cpu", threads=1) as loaded:
+    with choral.load(str(tiny_en_pt), engine="torch", device="cpu", compute_type="float32", threads=1) as loaded:
         yield loaded
 
 

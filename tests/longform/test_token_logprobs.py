@@ -17,7 +17,7 @@ from choral.types import Transcript
 
 @pytest.fixture(scope="module", params=["torch", "ctranslate2"])
 def model(request: pytest.FixtureRequest, tiny_en_pt: Path) -> Iterator[Model]:
-    with load(tiny_en_pt, engine=request.param) as model:
+    with load(tiny_en_pt, engine=request.param, compute_type="float32") as model:
         yield model
 
 

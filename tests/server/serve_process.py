@@ -20,11 +20,14 @@ READY_WITHIN_S = 120.0
 LIMIT_BYTES, STALL_S = 3_000_000, 2.0  # of the server that most tests share
 
 
+EXACT = ("--compute-type", "float32")  # texts, times and scores are compared with those of `Model` in it
+
+
 class ServeProcess:
     def __init__(self, *flags: object, env: dict[str, str] | None = None) -> None:
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "choral", "serve", "--port", "0", *map(str, flags)],
+            [sys.executable, "-m", "choral", "serve", "--port", "0", *EXACT, *map(str, flags)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, **(env or {})},

@@ -63,7 +63,9 @@ def has_gpu_path(device_name: str, dims: ModelDims) -> bool:
 
 def pick_compute_type(requested: ComputeType, device: torch.device) -> str:
     if requested == "auto":
-        return "float16" if device.type == "cuda" else "float32"
+        if device.type == "cuda":
+            return "float16"
+        return "int8" if int8.has_vnni() else "float32"
     if requested == "int8" and device.type != "cpu":
         raise UsageError("the torch engine has int8 on CPUs only; use float16, bfloat16 or fp8 on a GPU")
     if requested == "fp8" and (device.type != "cuda" or torch.cuda.get_device_capability(device) < MIN_FP8_CAPABILITY):

@@ -14,7 +14,7 @@ import pytest
 
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_client import submit, wait_for
-from serve_process import ServeProcess
+from serve_process import EXACT, ServeProcess
 from support.redis_server import RedisServer
 
 ROUTE = "/v1/audio/transcriptions"
@@ -85,7 +85,18 @@ def test_worker_jobs_are_charged_by_the_next_server(
         assert full.status_code == 503
         assert f"3 jobs are already waiting: try again in {full.headers['retry-after']} s" in full.text
     assert before.stop() == 0
-    command = [sys.executable, "-m", "choral", "worker", "--redis", redis.url, "--burst", "--quiet", *map(str, model)]
+    command = [
+        sys.executable,
+        "-m",
+        "choral",
+        "worker",
+        "--redis",
+        redis.url,
+        "--burst",
+        "--quiet",
+        *EXACT,
+        *map(str, model),
+    ]
     subprocess.run(command, check=True, timeout=120)
     after = ServeProcess(*flags, env={"CHORAL_REDIS": redis.url})
     try:

@@ -13,7 +13,7 @@ import pytest
 import choral
 from choral.server.api_keys import ApiKey, hash_secret, write_keys
 from job_client import read_events, submit, wait_for
-from serve_process import ServeProcess
+from serve_process import EXACT, ServeProcess
 from support.redis_server import RedisServer
 
 
@@ -30,7 +30,7 @@ def test_worker_runs_jobs_and_keys_separate_owners(
     model = ("--model", tiny_en_pt, "--threads", 1, "--processes", 1)
     server = ServeProcess(*model, "--redis", redis.url, "--api-keys-file", tmp_path / "keys")
     worker = subprocess.Popen(
-        [sys.executable, "-m", "choral", "worker", "--redis", redis.url, *map(str, model), "--quiet"]
+        [sys.executable, "-m", "choral", "worker", "--redis", redis.url, *EXACT, *map(str, model), "--quiet"]
     )
     try:
         with as_caller(server, "ada") as ada, as_caller(server, "bob") as bob, as_caller(server, "eve") as eve:
