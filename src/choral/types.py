@@ -103,7 +103,7 @@ class TranscribeOptions:
         max_length=MAX_LIST_CHARACTERS,
     )
     hotword_boost: float = option(
-        2.0, "how much hotwords are preferred; 0: they are only added to the prompt", within=(0, 20)
+        4.0, "how much hotwords are preferred; 0: they are only added to the prompt", within=(0, 20)
     )
     replacements: str | dict[str, str] | None = option(
         None,

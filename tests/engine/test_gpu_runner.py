@@ -92,15 +92,19 @@ def test_hotwords_match_the_torch_runner(engine: Engine, tiny: Loaded, samples: 
     tries = [HotwordTrie.build([term], tiny.tokenizer.starts_word) for term in terms]
     plain = replace(PARAMS[0], max_tokens=20)
     boosted = [replace(plain, hotwords=trie, hotword_boost=12.0) for trie in tries]
-    params = [*boosted, replace(boosted[0], n_candidates=3), plain]
+    rare = tiny.tokenizer.encode("ührung")
+    failing = [(*tiny.tokenizer.encode(word), *rare) for word in (" a", " the", " to", " of", " in", " that", " as")]
+    false_starts = replace(plain, hotwords=HotwordTrie.build(failing, tiny.tokenizer.starts_word), hotword_boost=8.0)
+    params = [*boosted, replace(boosted[0], n_candidates=3), plain, false_starts]
     submitted = [Window(alone(samples), each) for each in params]
     texts = []
     for mine, theirs in zip(results(engine, submitted), results(tiny.engine, submitted), strict=True):
         assert mine.tokens == theirs.tokens
         assert mine.avg_logprob == pytest.approx(theirs.avg_logprob, abs=1e-4)
         texts.append(tiny.tokenizer.decode(mine.tokens))
-    assert ["Americas" in text for text in texts] == [True, False, True, False]
-    assert ["Armenians" in text for text in texts] == [False, True, False, False]
+    assert ["Americas" in text for text in texts] == [True, False, True, False, False]
+    assert ["Armenians" in text for text in texts] == [False, True, False, False, False]
+    assert texts[4] == texts[3]  # hotwords that were begun and failed leave nothing
 
 
 def test_gpu_results_do_not_depend_on_the_batch_or_slots(engine: Engine, samples: Samples) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from choral.engine.host_sampler import pick
+from choral.engine.host_sampler import pick, pick_boosted
 from choral.engine.hotword_match import HotwordMatch
 from choral.engine.hotword_tables import HotwordTables
 from choral.engine.hotword_trie import HotwordTrie
@@ -24,6 +24,7 @@ from choral.model.tokenizer import Tokenizer
 
 N_VOCAB, N_SLOTS, N_POSITIONS = 51_864, 9, 20
 CPU = torch.device("cpu")
+FORK = (777, 55, -1, 1, 5, 1, 0, 3)  # token; last token, last timestamp, numbers, node and returns before it
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +36,7 @@ def tokenizer() -> Tokenizer:
 @pytest.fixture
 def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     (space,) = tokenizer.encode(" ")
-    return Vocabulary(N_VOCAB, tokenizer.eot, space, tokenizer.timestamp_begin)
+    return Vocabulary(N_VOCAB, tokenizer.eot, space, tokenizer.timestamp_begin, torch.ones(N_VOCAB, dtype=torch.bool))
 
 
 def works(seed: int) -> list[DecodeParams]:
@@ -109,6 +110,8 @@ def state(
         lengths=n_text + 4,
         next_tokens=torch.zeros(N_SLOTS, dtype=torch.long),
         hotword_nodes=torch.zeros(N_SLOTS, dtype=torch.long),
+        forks=torch.tensor([[-1] * N_SLOTS, *[[0] * N_SLOTS] * 7]),
+        fork_scores=torch.zeros(2, N_SLOTS),
         texts=written,
         logprobs=torch.zeros(N_SLOTS, N_POSITIONS),
         n_text=n_text.clone(),
@@ -123,24 +126,29 @@ def add_hotwords(
 ) -> list[HotwordMatch | None]:
     """Hotwords for every other slot: more first tokens than a block has, and some that continue the slot's text."""
     choices = random.Random(seed)
-    matches: list[HotwordMatch | None] = []
-    for slot, text in enumerate(so_far):
-        if slot % 2:
-            matches.append(None)
-            continue
+    matches: list[HotwordMatch | None] = [None] * N_SLOTS
+    for slot in range(0, N_SLOTS, 2):
+        if wanted.temperatures[slot] > 0:
+            continue  # samples are not boosted
         terms = [tuple(choices.sample(range(50_000), 2)) for _ in range(700)]
         terms += [(100 + slot, token) for token in choices.sample(range(50_000), 300)]
-        match = HotwordMatch(
-            HotwordTrie.build(terms, lambda token: True), choices.choice((1.5, 6.0)), lambda token: True
-        )
-        for token in text:
+        terms += [(100 + slot,)] * (slot % 4 == 2)
+        match = HotwordMatch(HotwordTrie.build(terms, always), choices.choice((1.5, 6.0)), always)
+        for token in so_far[slot]:
             match = match.after(token)
         table = HotwordTables(device).table(match.trie)
         wanted.hotwords[slot], wanted.hotword_boosts[slot] = table.data_ptr(), match.boost
         wanted.hotword_tables[slot] = table  # type: ignore[index]
         progress.hotword_nodes[slot] = match.node
-        matches.append(match)
+        if match.node:
+            progress.forks[:, slot] = torch.tensor(FORK)
+            progress.fork_scores[:, slot] = torch.tensor([-3.0, -0.5])
+        matches[slot] = match
     return matches
+
+
+def always(token: int) -> bool:
+    return True
 
 
 def logits_of(seed: int, begin: int) -> Tensor:
@@ -171,8 +179,9 @@ def test_sampled_tokens_follow_the_rules(
     expected = logits[logit_rows.long()].clone()
     rules.apply(expected, rows.long())
     draws = [Draw(wants[slot].temperature, 2**61 + 17 * slot, len(so_far[slot])) for slot in rows.tolist()]
-    row_matches = [matches[slot] for slot in rows.tolist()]
-    picked = pick(expected, draws, HotwordTables(CPU).boosted(expected, row_matches))
+    picked = pick(expected, draws)
+    boosted = HotwordTables(CPU).boosted(expected, [matches[slot] for slot in rows.tolist()])
+    preferred = picked if boosted is None else pick_boosted(expected, boosted)
 
     moved = [dataclasses.replace(each, **{name: value.to(device) for name, value in vars(each).items()
                                           if isinstance(value, Tensor)}) for each in (wanted, progress)]  # fmt: skip
@@ -183,8 +192,14 @@ def test_sampled_tokens_follow_the_rules(
     wanted = dataclasses.replace(wanted, hotword_tables={s: t.cpu() for s, t in wanted.hotword_tables.items()})
     module.reference(logits, logit_rows, rows, wanted, plain := copy.deepcopy(before), vocabulary)
 
-    for slot, token, logprob in zip(rows.tolist(), picked.tokens, picked.logprobs, strict=True):
-        n_before = len(so_far[slot])
+    for row, slot in enumerate(rows.tolist()):
+        n_before, match, plain_token = len(so_far[slot]), matches[slot], picked.tokens[row]
+        chosen = (picked if match is None else preferred).at(row)
+        token, logprob = chosen.token, chosen.logprob
+        if match is not None and slot != 8 and match.node and match.fails(token):
+            for result in (progress, plain):
+                check_returned(result, slot, match)
+            continue
         for result in (progress, plain):
             if slot == 8:
                 assert all(torch.equal(a[..., 8] if a.ndim == 1 else a[8], b[..., 8] if b.ndim == 1 else b[8])
@@ -198,14 +213,33 @@ def test_sampled_tokens_follow_the_rules(
             assert is_end or result.texts[slot, n_before] == token
             assert is_end or result.logprobs[slot, n_before] == pytest.approx(logprob, abs=2e-4)
             assert result.recent[0, slot] == token
-            match = matches[slot]
-            assert result.hotword_nodes[slot] == (0 if match is None else match.after(token).node)
+            after = None if match is None else match.after(token)
+            assert result.hotword_nodes[slot] == (0 if after is None else after.node)
+            has_fork = after is not None and match is not None and match.node and after.node and not after.is_beginning
+            new_fork = plain_token if token != plain_token else -1
+            assert result.forks[0, slot] == (FORK[0] if has_fork else new_fork)
+            if not has_fork and new_fork >= 0:
+                assert result.forks[1:6, slot].tolist() == [
+                    *before.recent[[0, 2, 3], slot].tolist(), before.lengths[slot], n_before]  # fmt: skip
+                assert result.fork_scores[1, slot] == pytest.approx(picked.logprobs[row], abs=2e-4)
             assert result.recent[1, slot] == (so_far[slot][-1] if so_far[slot] else -1)
             assert result.recent[3, slot] == n_before + 1
             assert result.lengths[slot] == before.lengths[slot] + 1
             is_over = is_end or before.lengths[slot] >= N_POSITIONS or n_before + 1 >= wanted.max_tokens[slot]
             assert bool(result.is_done[slot]) == bool(is_over)
     assert torch.equal(progress.recent, plain.recent)
+    assert torch.equal(progress.forks, plain.forks)
+
+
+def check_returned(result: DecodeState, slot: int, match: HotwordMatch) -> None:
+    """The slot has the other token of its fork, in the state before it."""
+    token, last, time, n_sampled, length, n_text, _, n_returns = FORK
+    assert result.forks[[0, 7], slot].tolist() == [-1, n_returns + 1]
+    assert result.recent[:, slot].tolist() == [token, last, time, n_sampled + 1]
+    assert (result.next_tokens[slot], result.lengths[slot], result.n_text[slot]) == (token, length + 1, n_text + 1)
+    assert result.texts[slot, n_text] == token
+    assert result.sum_logprobs[slot] == -3.5
+    assert result.hotword_nodes[slot] == (match.trie.child(0, token) or 0)
 
 
 def test_nan_logits_reach_the_log_probability(

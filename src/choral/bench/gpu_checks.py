@@ -16,6 +16,7 @@ from torch import Tensor
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from choral.bench.random_model import random_engine
 from choral.config import EngineSettings
+from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
 from choral.kernels import cross_attention, fp8, gemv, norm, self_attention, write_kv
 
@@ -89,6 +90,13 @@ def _kernel_checks(device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
     yield check("fp8 rows", rows.values.float() * rows.scales, exact_values, FP8_TOLERANCE)
 
 
+def random_hotwords(n_terms: int) -> HotwordTrie:
+    choices = np.random.default_rng(5)
+    terms = choices.integers(0, 50_000, (n_terms, 3)).tolist()
+    return HotwordTrie.build(map(tuple, terms), lambda token: token % 2 == 0)
+
+
+HOTWORDS = random_hotwords(2_000)
 OPTIONS: Sequence[dict[str, object]] = (
     {},
     {"timestamps": False, "prompt": (50, 60, 70)},
@@ -96,6 +104,9 @@ OPTIONS: Sequence[dict[str, object]] = (
     {"n_candidates": 4},
     {"max_tokens": 7, "task": "translate"},
     {"temperature": 1.0, "seed": 3},
+    {"hotwords": HOTWORDS, "hotword_boost": 0.3},
+    {"hotwords": HOTWORDS, "hotword_boost": 1.0},
+    {"hotwords": HOTWORDS, "hotword_boost": 0.3, "n_candidates": 3},
 )
 
 

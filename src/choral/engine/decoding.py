@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass
+from typing import Any
 
 from choral.engine.hotword_match import HotwordMatch
 from choral.engine.runner import PrefillInput
@@ -13,6 +15,7 @@ from choral.engine.search import Draw, Next, Search, best_candidate, search_for
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.window import Aligned, Decoded, DecodeParams, Languages, TokenTimes
 from choral.errors import UsageError, WindowFailed
+from choral.kernels.hotword_table import MAX_RETURNS
 from choral.model.tokenizer import Tokenizer
 
 MIN_START_TOKENS = 8  # start of transcript, language, task, no timestamps, and room for text
@@ -51,6 +54,18 @@ class Advanced:
 
     search: Search
     continued: list[Next]
+    n_sampled: int
+    length: int
+    fork: Fork | None = None
+    returned_from: Fork | None = None  # that this step has gone back to
+
+
+@dataclass(frozen=True)
+class Fork:
+    """Where a greedy text took a boosted token. If the hotword does not become whole, the other token is taken."""
+
+    other: Advanced
+    recent: Any  # the rules' history with the other token
 
 
 class Decoding:
@@ -63,6 +78,8 @@ class Decoding:
         self.search = search_for(start.params, tokenizer.eot, tokenizer.starts_word)
         self.length = n_prompt  # tokens that were run through the network
         self.n_sampled = 0
+        self.fork: Fork | None = None
+        self.n_returns = 0
         self.no_speech_prob = no_speech_prob
         self._n_text_ctx = n_text_ctx
         self._max_tokens = start.params.max_tokens or n_text_ctx // 2
@@ -75,15 +92,22 @@ class Decoding:
 
     @property
     def matches(self) -> list[HotwordMatch | None]:
-        """Of the rows that continue."""
+        """The hotwords of the rows that continue."""
+        if self.n_returns == MAX_RETURNS:
+            return [None] * len(self.search.rows)
         return [self.search.matches[row] for row in self.search.rows]
 
     def draws(self) -> list[Draw]:
         return [Draw(self.params.temperature, self._seed + row, self.n_sampled) for row in self.search.rows]
 
+    def advanced(self, tokens: Sequence[Any], logprobs: Sequence[Any]) -> Advanced:
+        """A copy of the search with these tokens, one for each row, or the best ones of each beam."""
+        search = copy(self.search)
+        return Advanced(search, search.advance(tokens, logprobs), self.n_sampled + 1, self.length + 1)
+
     def is_last(self, advanced: Advanced) -> bool:
-        is_full = self.length >= self._n_text_ctx
-        return not advanced.continued or is_full or self.n_sampled + 1 >= self._max_tokens
+        is_full = advanced.length > self._n_text_ctx
+        return not advanced.continued or is_full or advanced.n_sampled >= self._max_tokens
 
     def outcome(self, advanced: Advanced, compute_type: str) -> Outcome:
         search = advanced.search
@@ -96,9 +120,9 @@ class Decoding:
         return Finished(Decoded(best.tokens, best.avg_logprob, self.no_speech_prob, logprobs))
 
     def apply(self, advanced: Advanced) -> None:
-        self.search = advanced.search
-        self.n_sampled += 1
-        self.length += 1
+        self.search, self.fork = advanced.search, advanced.fork
+        self.n_sampled, self.length = advanced.n_sampled, advanced.length
+        self.n_returns += advanced.returned_from is not None
 
 
 def finished(result: Aligned | TokenTimes | Languages, compute_type: str) -> Outcome:

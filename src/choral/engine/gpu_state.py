@@ -27,11 +27,13 @@ from choral.model.tokenizer import Tokenizer
 # Rows of `int_state`: seven sampling parameters, then the decoding progress.
 BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED, HOTWORDS = range(7)
 RECENT = 7  # and the three after it
-LENGTH, NEXT, HOTWORD_NODE, N_TEXT, DONE = range(11, 16)
-N_INTS = 16
+LENGTH, NEXT, HOTWORD_NODE = range(11, 14)
+FORKS = 14  # and the seven after it
+N_TEXT, DONE = range(22, 24)
+N_INTS = 24
 # Rows of `float_state`.
-TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH = range(4)
-N_FLOATS = 4
+TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and the one after the last
+N_FLOATS = 6
 
 
 @dataclass(frozen=True)
@@ -72,6 +74,8 @@ class GpuState:
             lengths=ints[LENGTH],
             next_tokens=ints[NEXT],
             hotword_nodes=ints[HOTWORD_NODE],
+            forks=ints[FORKS : FORKS + 8],
+            fork_scores=floats[FORK_SCORES:],
             texts=texts,
             logprobs=torch.zeros(n_entries, dims.n_text_ctx, device=device),
             n_text=ints[N_TEXT],
@@ -79,7 +83,8 @@ class GpuState:
             is_done=ints[DONE],
         )
         (space,) = tokenizer.encode(" ")
-        self.vocabulary = Vocabulary(dims.n_vocab, tokenizer.eot, space, tokenizer.timestamp_begin)
+        starts_word = torch.tensor([tokenizer.starts_word(token) for token in range(dims.n_vocab)], device=device)
+        self.vocabulary = Vocabulary(dims.n_vocab, tokenizer.eot, space, tokenizer.timestamp_begin, starts_word)
         self._masks: dict[tuple[int, ...], Tensor] = {}
 
     def begin(self, rows: Sequence[PrefillRow]) -> None:
@@ -94,7 +99,7 @@ class GpuState:
             for row, slot in enumerate(prefilled.start.slots):
                 slots.append(slot)
                 columns.append(self._ints_of(prefilled, row))
-                floats.append([params.temperature, params.hotword_boost, 0.0, 0.0])
+                floats.append([params.temperature, params.hotword_boost, *[0.0] * (N_FLOATS - 2)])
         indices = self.to_device(torch.tensor(slots))
         self.int_state[:, indices] = self.to_device(torch.tensor(columns)).t()
         self.float_state[:, indices] = self.to_device(torch.tensor(floats)).t()
@@ -104,7 +109,7 @@ class GpuState:
     def _set_hotwords(self, prefilled: PrefillRow) -> None:
         trie = prefilled.start.params.hotwords
         for slot in prefilled.start.slots:
-            if trie is None or prefilled.is_host_sampled:
+            if trie is None or prefilled.is_host_sampled or prefilled.start.params.temperature > 0:
                 self._slot_tables.pop(slot, None)
             else:
                 self._slot_tables[slot] = self._tables.table(trie)
@@ -119,7 +124,8 @@ class GpuState:
         table = self._slot_tables.get(start.slots[row])
         address = 0 if table is None else table.data_ptr()
         sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled), address]
-        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, ROOT, 0, 0]
+        forks = [NO_TOKEN, *[0] * 7]
+        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, ROOT, *forks, 0, 0]
 
     def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
         """Of a finished text. Rarely requested, so they are not part of every snapshot."""

@@ -7,15 +7,15 @@ changes at the end of a step, in writes that allocate nothing: a step that runs 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from choral.engine.decoding import Advanced, Decoding
+from choral.engine.decoding import Advanced, Decoding, Fork
 from choral.engine.hotword_tables import HotwordTables
+from choral.engine.hotword_trie import ROOT
 from choral.engine.rules import Rules
 from choral.engine.runner import PrefillInput
 from choral.engine.search import BeamSearch, Draw
@@ -27,11 +27,20 @@ from choral.model.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
+class Pick:
+    token: int
+    logprob: float
+
+
+@dataclass(frozen=True)
 class Picked:
     """One token per row."""
 
     tokens: list[int]
     logprobs: list[float]
+
+    def at(self, row: int) -> Pick:
+        return Pick(self.tokens[row], self.logprobs[row])
 
 
 @dataclass(frozen=True)
@@ -69,14 +78,17 @@ class HostSampler:
         self._rules.apply(logits, slots)
         outcomes: list[Outcome] = []
         inputs: list[tuple[int, int, int]] = []  # source slot, slot, token
+        returns: dict[int, Tensor] = {}  # history by row of `inputs`
         advances = self._advance(decodings, logits)
         for decoding, advanced in zip(decodings, advances, strict=True):
             outcomes.append(decoding.outcome(advanced, self._compute_type))
             if not decoding.is_last(advanced):
+                if advanced.returned_from is not None:
+                    returns[len(inputs)] = advanced.returned_from.recent
                 row_slots = decoding.slots
                 inputs += [(row_slots[next.source_row], row_slots[next.row], next.token) for next in advanced.continued]
         if inputs:
-            self._set_inputs(inputs, max(decoding.length for decoding in decodings))
+            self._set_inputs(inputs, returns, max(decoding.length for decoding in decodings))
         for decoding, advanced in zip(decodings, advances, strict=True):
             decoding.apply(advanced)
         return outcomes
@@ -86,25 +98,43 @@ class HostSampler:
         beams = [decoding.search for decoding in decodings if isinstance(decoding.search, BeamSearch)]
         bounds = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
         boosted = self._hotwords.boosted(logits, [match for decoding in decodings for match in decoding.matches])
-        picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()], boosted)
+        picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()])
         top = top_k(logits, max(search.n_top for search in beams), boosted) if beams else None
+        preferred = None if boosted is None else pick_boosted(logits, boosted)
         advances = []
         for decoding, start, stop in zip(decodings, bounds[:-1], bounds[1:], strict=True):
-            search = copy(decoding.search)
-            if isinstance(search, BeamSearch):
+            if isinstance(decoding.search, BeamSearch):
                 assert top is not None
-                n = search.n_top
+                n = decoding.search.n_top
                 tokens = [row[:n] for row in top.tokens[start:stop]]
-                continued = search.advance(tokens, [row[:n] for row in top.logprobs[start:stop]])
+                advances.append(decoding.advanced(tokens, [row[:n] for row in top.logprobs[start:stop]]))
+            elif preferred is not None and decoding.matches[0] is not None:
+                advances.append(self._advance_greedy(decoding, picked.at(start), preferred.at(start)))
             else:
-                continued = search.advance(picked.tokens[start:stop], picked.logprobs[start:stop])
-            advances.append(Advanced(search, continued))
+                advances.append(decoding.advanced(picked.tokens[start:stop], picked.logprobs[start:stop]))
         return advances
 
-    def _set_inputs(self, inputs: Sequence[tuple[int, int, int]], max_length: int) -> None:
+    def _advance_greedy(self, decoding: Decoding, plain: Pick, boosted: Pick) -> Advanced:
+        """Take the boosted token, or go back to where a hotword was begun that does not become whole."""
+        (match,) = decoding.matches
+        assert match is not None
+        if decoding.fork is not None and match.fails(boosted.token):
+            return replace(decoding.fork.other, returned_from=decoding.fork)
+        advanced = decoding.advanced([boosted.token], [boosted.logprob])
+        after = match.after(boosted.token)
+        fork = None if after.node == ROOT or after.is_beginning else decoding.fork
+        if fork is None and boosted.token != plain.token:
+            slot = torch.tensor(decoding.slots, device=self._device)
+            recent = self._rules.history.extended(slot, torch.tensor([plain.token], device=self._device))
+            fork = Fork(decoding.advanced([plain.token], [plain.logprob]), recent)
+        return replace(advanced, fork=fork)
+
+    def _set_inputs(self, inputs: Sequence[tuple[int, int, int]], returns: dict[int, Tensor], max_length: int) -> None:
         history = self._rules.history
         rows = torch.tensor(inputs, device=self._device)
         recent = history.extended(rows[:, 0], rows[:, 2])
+        for row, earlier in returns.items():
+            recent[:, row] = earlier[:, 0]
         moved = rows[[source != slot for source, slot, _ in inputs]]
         # Nothing below may fail once the K/V have moved: moving them twice would mix up the beams.
         if len(moved):
@@ -112,17 +142,25 @@ class HostSampler:
         history.set(rows[:, 1], recent)
 
 
-def pick(logits: Tensor, draws: Sequence[Draw], boosted: Tensor | None = None) -> Picked:
-    """One token per row with its log-probability, in one read-back. `boosted` decides which, if there is one."""
-    scores = logits if boosted is None else boosted
-    tokens = scores.argmax(dim=-1)
+def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:
+    """One token per row with its log-probability, in one read-back."""
+    tokens = logits.argmax(dim=-1)
     sampled = [row for row, draw in enumerate(draws) if draw.temperature > 0]
     if sampled:
         rows = torch.tensor(sampled, device=logits.device)
         temperatures = torch.tensor([[draws[row].temperature] for row in sampled], device=logits.device)
         seeds, steps = torch.tensor([[draws[row].seed, draws[row].step] for row in sampled], device=logits.device).t()
         noise = gumbel(seeds, steps, logits.shape[-1])
-        tokens[rows] = (scores[rows] / temperatures + noise).argmax(dim=-1)
+        tokens[rows] = (logits[rows] / temperatures + noise).argmax(dim=-1)
+    return read_back(logits, tokens)
+
+
+def pick_boosted(logits: Tensor, boosted: Tensor) -> Picked:
+    """The best boosted token of each row, with the log-probability that the model gives it."""
+    return read_back(logits, boosted.argmax(dim=-1))
+
+
+def read_back(logits: Tensor, tokens: Tensor) -> Picked:
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
     token_list, logprob_list = torch.stack([tokens.double(), logprobs.double()]).tolist()
     return Picked([int(token) for token in token_list], logprob_list)

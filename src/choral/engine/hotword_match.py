@@ -24,12 +24,22 @@ class HotwordMatch:
         child = self.trie.child(self.node, token)
         if child is not None:
             return replace(self, node=child, bonus=self.bonus + self.boost)
-        is_whole = self.trie.is_end[self.node] and self.starts_word(token)
-        bonus = self.bonus - (0.0 if is_whole else self.boost * self.trie.n_pending[self.node])
+        bonus = self.bonus - (self.boost * self.trie.n_pending[self.node] if self.fails(token) else 0.0)
         first = self.trie.child(ROOT, token)
         if first is None:
             return replace(self, node=ROOT, bonus=bonus)
         return replace(self, node=first, bonus=bonus + self.boost)
+
+    def fails(self, token: int) -> bool:
+        """Whether the text has a part of a hotword that does not become whole with this token."""
+        if self.node == ROOT or self.trie.child(self.node, token) is not None:
+            return False
+        return not (self.trie.is_end[self.node] and self.starts_word(token))
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether the last token is the first of a hotword, or of what follows a shorter one."""
+        return self.trie.n_pending[self.node] == 1
 
     @property
     def boosted_nodes(self) -> list[tuple[int, int]]:

@@ -12,8 +12,9 @@ from torch import Tensor
 from choral.engine.hotword_match import HotwordMatch
 from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.torch_device import to_device
+from choral.kernels.hotword_table import IS_BEGINNING, IS_END
 
-MAX_TABLES = 64  # that stay on the device; of half a mebibyte at most
+MAX_TABLES = 64  # that stay on the device; of 800 kB at most
 
 
 class HotwordTables:
@@ -21,12 +22,13 @@ class HotwordTables:
         self._device = device
         self._tables: OrderedDict[HotwordTrie, Tensor] = OrderedDict()
 
-    def table(self, trie: HotwordTrie) -> Tensor:  # [nodes + 1, 2], int32
-        """The first child of each node, and the token that leads to it; `kernels.hotword_step` reads it."""
+    def table(self, trie: HotwordTrie) -> Tensor:  # [nodes + 1, 3], int32
+        """As `kernels.hotword_table` describes it."""
         table = self._tables.pop(trie, None)
         if table is None:
-            columns = np.stack([trie.first_children, np.append(trie.tokens, np.int32(0))], axis=1)
-            table = to_device(torch.from_numpy(columns), self._device)
+            flags = np.array(trie.is_end) * IS_END + (np.array(trie.n_pending) == 1) * IS_BEGINNING
+            columns = [trie.first_children, np.append(trie.tokens, 0), np.append(flags, 0)]
+            table = to_device(torch.from_numpy(np.stack(columns, axis=1).astype(np.int32)), self._device)
         self._tables[trie] = table
         if len(self._tables) > MAX_TABLES:
             self._tables.popitem(last=False)

@@ -178,7 +178,9 @@ def is_beam_search(params: DecodeParams) -> bool:
 
 
 def search_for(params: DecodeParams, eot: int, starts_word: Callable[[int], bool]) -> Search:
-    match = HotwordMatch(params.hotwords, params.hotword_boost, starts_word) if params.hotwords else None
+    match = None
+    if params.hotwords is not None and params.temperature == 0:  # samples are not boosted
+        match = HotwordMatch(params.hotwords, params.hotword_boost, starts_word)
     if is_beam_search(params):
         return BeamSearch(params.n_candidates, params.patience, eot, match)
     return Sampling(params.n_candidates if params.temperature > 0 else 1, eot, match)

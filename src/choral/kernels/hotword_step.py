@@ -1,45 +1,42 @@
-"""Hotwords on the GPU: the best of the tokens that begin or continue one, and the node of the text after a token.
+"""Hotwords on the GPU: the best of the tokens that begin or continue one, and the way back from one that failed.
 
-A table has a row for each node of an `engine.hotword_trie.HotwordTrie` and one more: the first of its children, and the
-token that leads to it. Node 0 is the root. `sample` reads tables by address, so that graphs need not know them.
+Kernels read the table of a window's hotwords (`hotword_table.py`) by address, so that graphs need not know it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterator, Mapping
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from choral.kernels.sampling_rules import gumbel_noise, is_banned
+from choral.kernels.hotword_table import IS_BEGINNING, IS_END, N_COLUMNS
+from choral.kernels.sampling_rules import is_banned
 
 BLOCK_NODES = tl.constexpr(512)
+COLUMNS = tl.constexpr(N_COLUMNS)
+END, BEGINNING = tl.constexpr(IS_END), tl.constexpr(IS_BEGINNING)
 
 
 @triton.jit
 def best_hotword(
-    best, token, table, node, boost, logits, banned_tokens, temperature, seed, slot,
+    best, token, table, node, boost, logits, banned_tokens, slot,
     suppress_blank, timestamps, max_first_timestamp, recent, n_slots,
     EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
 ):  # fmt: skip
     """The token whose boosted score is the largest, if it exceeds `best`; else `token`."""
-    n_sampled = tl.load(recent + 3 * n_slots + slot)
     for span in range(2):  # those that begin a hotword, and those that continue one
         parent = node * span
-        first, end = tl.load(table + 2 * parent), tl.load(table + 2 * parent + 2)
+        first, end = tl.load(table + COLUMNS * parent), tl.load(table + COLUMNS * (parent + 1))
         for start in range(first, end, BLOCK_NODES):
             nodes = start + tl.arange(0, BLOCK_NODES)
             is_child = nodes < end
-            tokens = tl.load(table + 2 * nodes + 1, mask=is_child, other=0)
+            tokens = tl.load(table + COLUMNS * nodes + 1, mask=is_child, other=0)
             banned = tl.load(banned_tokens + tokens, mask=is_child, other=1) != 0
             banned |= is_banned(
                 tokens, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN
             )
             scores = tl.load(logits + tokens, mask=is_child, other=-float("inf")) + boost
-            if temperature > 0:
-                scores = scores / temperature + gumbel_noise(seed, n_sampled, tokens)
             scores = tl.where(banned | (is_child == 0), -float("inf"), scores)
             top, index = tl.max(scores, axis=0, return_indices=True)
             top_token = tl.sum(tl.where(nodes == start + index, tokens, 0), axis=0)
@@ -49,13 +46,13 @@ def best_hotword(
 
 
 @triton.jit
-def _child(table, node, token):
+def find_child(table, node, token):
     """The child of a node that this token leads to; 0 if there is none."""
-    first, end = tl.load(table + 2 * node), tl.load(table + 2 * node + 2)
+    first, end = tl.load(table + COLUMNS * node), tl.load(table + COLUMNS * (node + 1))
     found = first * 0
     for start in range(first, end, BLOCK_NODES):
         nodes = start + tl.arange(0, BLOCK_NODES)
-        tokens = tl.load(table + 2 * nodes + 1, mask=nodes < end, other=-1)
+        tokens = tl.load(table + COLUMNS * nodes + 1, mask=nodes < end, other=-1)
         found = tl.maximum(found, tl.max(tl.where(tokens == token, nodes, 0), axis=0))
     return found
 
@@ -63,36 +60,94 @@ def _child(table, node, token):
 @triton.jit
 def next_node(table, node, token):
     """The token continues the hotword, begins another, or does neither."""
-    child = _child(table, node, token)
-    return tl.where(child == 0, _child(table, node * 0, token), child)
+    child = find_child(table, node, token)
+    return tl.where(child == 0, find_child(table, node * 0, token), child)
 
 
-def boosted_reference(
-    scores: Tensor, slots: Tensor, tables: Mapping[int, Tensor], boosts: Tensor, nodes: Tensor
-) -> Tensor:
-    """The scores [rows, tokens] with the boosts of these slots, in torch; the same tensor where none has hotwords."""
-    boosted = scores
-    for row, slot, table in _with_tables(slots, tables):
-        boosted = scores.clone() if boosted is scores else boosted
-        for node in (0, int(nodes[slot])):
-            tokens = table[int(table[node, 0]) : int(table[node + 1, 0]), 1].long()
-            boosted[row, tokens] = scores[row, tokens] + boosts[slot]
-    return boosted
+@triton.jit
+def advance_hotword(
+    token, logprob, boosted, boosted_logprob, last, last_timestamp, n_sampled, length, n_written, sum_logprob,
+    table, node_entry, fork, fork_scores, starts_word, n_slots,
+):  # fmt: skip
+    """Take the boosted token instead of the model's own, or return to where a hotword began that has now failed.
+
+    Returns the token, its log-probability and the state before it; updates the node and the fork of the slot.
+    """
+    node, fork_token = tl.load(node_entry), tl.load(fork)
+    is_whole = ((tl.load(table + COLUMNS * node + 2) & END) != 0) & (tl.load(starts_word + boosted) != 0)
+    returns = (fork_token >= 0) & (node != 0) & (find_child(table, node, boosted) == 0) & (is_whole == 0)
+    after = next_node(table, node, boosted)
+    is_beginning = (tl.load(table + COLUMNS * after + 2) & BEGINNING) != 0
+    keeps = (fork_token >= 0) & (after != 0) & (is_beginning == 0)
+    is_fork = (returns == 0) & (keeps == 0) & (boosted != token)
+    other = tl.where(is_fork, token.to(fork_token.dtype), tl.where(returns | (keeps == 0), -1, fork_token))
+    before_last, before_time = tl.load(fork + n_slots), tl.load(fork + 2 * n_slots)
+    before_sampled, before_length = tl.load(fork + 3 * n_slots), tl.load(fork + 4 * n_slots)
+    before_written, before_node = tl.load(fork + 5 * n_slots), tl.load(fork + 6 * n_slots)
+    before_sum, other_logprob = tl.load(fork_scores), tl.load(fork_scores + n_slots)
+    tl.store(fork, other)
+    tl.store(fork + n_slots, last, mask=is_fork)
+    tl.store(fork + 2 * n_slots, last_timestamp, mask=is_fork)
+    tl.store(fork + 3 * n_slots, n_sampled, mask=is_fork)
+    tl.store(fork + 4 * n_slots, length, mask=is_fork)
+    tl.store(fork + 5 * n_slots, n_written, mask=is_fork)
+    tl.store(fork + 6 * n_slots, node, mask=is_fork)
+    tl.store(fork + 7 * n_slots, tl.load(fork + 7 * n_slots) + 1, mask=returns)
+    tl.store(fork_scores, sum_logprob, mask=is_fork)
+    tl.store(fork_scores + n_slots, logprob, mask=is_fork)
+    token = tl.where(returns, fork_token.to(token.dtype), boosted)
+    final = next_node(table, tl.where(returns, before_node, node), token)
+    tl.store(node_entry, final.to(node.dtype))
+    return (
+        token,
+        tl.where(returns, other_logprob, boosted_logprob),
+        tl.where(returns, before_last, last),
+        tl.where(returns, before_time, last_timestamp),
+        tl.where(returns, before_sampled, n_sampled),
+        tl.where(returns, before_length, length),
+        tl.where(returns, before_written, n_written),
+        tl.where(returns, before_sum, sum_logprob),
+    )
 
 
-def next_nodes_reference(tokens: Tensor, slots: Tensor, tables: Mapping[int, Tensor], nodes: Tensor) -> Tensor:
-    following = torch.zeros_like(nodes[slots])
-    for row, slot, table in _with_tables(slots, tables):
-        for node in (0, int(nodes[slot])):
-            first, end = table[node : node + 2, 0].tolist()
-            found = (table[first:end, 1] == tokens[row]).nonzero()
-            if len(found):
-                following[row] = first + int(found[0])
-    return following
+def advance_reference(
+    row: int,
+    scores: Tensor,  # [rows, tokens], after the rules
+    options: tuple[Tensor, Tensor, Tensor],  # the table, the boost, and which tokens start a word
+    choice: tuple[Tensor, Tensor],  # tokens and log-probabilities
+    progress: tuple[Tensor, Tensor, Tensor],  # recent tokens, lengths and numbers of text tokens, sums
+    hotwords: tuple[Tensor, Tensor, Tensor],  # nodes, forks, scores of forks
+) -> None:
+    """What `_select_tokens` does with the hotwords of a row, in torch: changes the row of all these tensors."""
+    (tokens, logprobs), (recent, counts, sums), (nodes, forks, fork_scores) = choice, progress, hotwords
+    table, boost, starts_word = options
+    node, plain, fork_token = int(nodes[row]), int(tokens[row]), int(forks[0, row])
+    boosted = scores[row].clone()
+    for parent in (0, node):
+        children = table[int(table[parent, 0]) : int(table[parent + 1, 0]), 1].long()
+        boosted[children] = scores[row, children] + boost
+    best = int(boosted.argmax())
+    child = _child_reference(table, node, best)
+    is_whole = int(table[node, 2]) & IS_END and starts_word[best]
+    if fork_token >= 0 and node and not child and not is_whole:
+        node = int(forks[6, row])
+        tokens[row], recent[[0, 2, 3], row], counts[:, row] = fork_token, forks[1:4, row], forks[4:6, row]
+        sums[row], logprobs[row] = fork_scores[:, row]
+        forks[0, row], forks[7, row] = -1, forks[7, row] + 1
+    else:
+        after = child or _child_reference(table, 0, best)
+        if fork_token < 0 or not after or int(table[after, 2]) & IS_BEGINNING:
+            forks[0, row] = -1
+            if best != plain:
+                saved = [plain, *recent[[0, 2, 3], row].tolist(), *counts[:, row].tolist(), node]
+                forks[:7, row] = torch.tensor(saved)
+                fork_scores[:, row] = torch.stack([sums[row], logprobs[row]])
+        tokens[row], logprobs[row] = best, scores[row, best] - scores[row].logsumexp(-1)
+    token = int(tokens[row])
+    nodes[row] = _child_reference(table, node, token) or _child_reference(table, 0, token)
 
 
-def _with_tables(slots: Tensor, tables: Mapping[int, Tensor]) -> Iterator[tuple[int, int, Tensor]]:
-    if tables:
-        for row, slot in enumerate(slots.tolist()):
-            if slot in tables:
-                yield row, slot, tables[slot]
+def _child_reference(table: Tensor, node: int, token: int) -> int:
+    first, end = table[node : node + 2, 0].tolist()
+    found = (table[first:end, 1] == token).nonzero()
+    return first + int(found[0]) if len(found) else 0

@@ -15,11 +15,12 @@ import triton.language as tl
 from torch import Tensor
 
 from choral.kernels.gumbel import gumbel
-from choral.kernels.hotword_step import best_hotword, boosted_reference, next_node, next_nodes_reference
+from choral.kernels.hotword_step import advance_hotword, advance_reference, best_hotword
+from choral.kernels.hotword_table import MAX_RETURNS
 from choral.kernels.launch import has_kernels, pdl_options, require
 from choral.kernels.sampling_rules import gumbel_noise, is_banned
 
-BLOCK_TOKENS = 4096
+BLOCK_TOKENS, MAX_FORK_RETURNS = 4096, tl.constexpr(MAX_RETURNS)
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Vocabulary:
     eot: int
     space: int
     timestamp_begin: int
+    starts_word: Tensor  # [tokens]: whether each does not continue the word before it
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,8 @@ class DecodeState:
     lengths: Tensor  # prompt and next token included
     next_tokens: Tensor
     hotword_nodes: Tensor
+    forks: Tensor  # [8, slots]: where a boosted token was taken: the other token (-1: nowhere) and the state before it
+    fork_scores: Tensor  # [2, slots]: the sum of log-probabilities there, and that of the other token
     texts: Tensor
     logprobs: Tensor  # of each token in `texts`
     n_text: Tensor
@@ -92,25 +96,23 @@ def _merge_blocks(partials, stride, default, PADDED: tl.constexpr):
 
 @triton.jit
 def _append_token(
-    token, logprob, slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
+    token, logprob, last, last_timestamp, n_sampled, length, n_written,
+    slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
     EOT: tl.constexpr, BEGIN: tl.constexpr, POSITIONS: tl.constexpr,
 ):  # fmt: skip
     """Append a token to its slot, or mark the slot done."""
-    last, last_timestamp = tl.load(recent + slot), tl.load(recent + 2 * n_slots + slot)
-    n_sampled = tl.load(recent + 3 * n_slots + slot) + 1
-    length, n_written = tl.load(lengths + slot), tl.load(n_text + slot)
     is_end = token == EOT
     if is_end == 0:
         tl.store(texts + slot * POSITIONS + n_written, token.to(texts.dtype.element_ty))
         tl.store(logprobs + slot * POSITIONS + n_written, logprob)
-        tl.store(n_text + slot, n_written + 1)
+    tl.store(n_text + slot, n_written + tl.where(is_end, 0, 1))
     tl.store(recent + slot, token.to(recent.dtype.element_ty))
     tl.store(recent + n_slots + slot, last)
     tl.store(recent + 2 * n_slots + slot, tl.where(token >= BEGIN, token.to(last.dtype), last_timestamp))
-    tl.store(recent + 3 * n_slots + slot, n_sampled)
+    tl.store(recent + 3 * n_slots + slot, n_sampled + 1)
     tl.store(next_tokens + slot, token.to(next_tokens.dtype.element_ty))
     tl.store(lengths + slot, length + 1)
-    is_over = is_end | (length >= POSITIONS) | (n_sampled >= tl.load(max_tokens + slot))
+    is_over = is_end | (length >= POSITIONS) | (n_sampled + 1 >= tl.load(max_tokens + slot))
     tl.store(is_done + slot, is_over.to(is_done.dtype.element_ty))
 
 
@@ -154,8 +156,8 @@ def _scan_blocks(
 @triton.jit
 def _select_tokens(
     logits, logit_rows, row_slots, partials,
-    suppress_blank, banned_tokens, timestamps, max_first_timestamp, temperatures, seeds, max_tokens, is_host_sampled,
-    hotwords, hotword_boosts, hotword_nodes,
+    suppress_blank, banned_tokens, timestamps, max_first_timestamp, max_tokens, is_host_sampled,
+    hotwords, hotword_boosts, hotword_nodes, forks, fork_scores, starts_word,
     recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done, n_slots,
     STRIDE: tl.constexpr, VOCAB: tl.constexpr, EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
     POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
@@ -175,21 +177,28 @@ def _select_tokens(
     total = top + tl.log(text_sum * tl.exp(text_top - top) + time_sum * tl.exp(time_top - top))
     total = tl.where(is_time_only, time_total, total)
     token = tl.where(is_time_only | (time_best > text_best), time_token, text_token)
+    last, last_timestamp = tl.load(recent + slot), tl.load(recent + 2 * n_slots + slot)
+    n_sampled, length, n_written = tl.load(recent + 3 * n_slots + slot), tl.load(lengths + slot), tl.load(n_text + slot)
+    row_logits, sum_logprob = logits + logit_row * STRIDE, tl.load(sum_logprobs + slot)
+    logprob = tl.load(row_logits + token) - total
     address = tl.load(hotwords + slot)
-    if address != 0:
+    if (address != 0) & (tl.load(forks + 7 * n_slots + slot) < MAX_FORK_RETURNS):
         table = address.to(tl.pointer_type(tl.int32))
-        node = tl.load(hotword_nodes + slot)
         best = tl.where(is_time_only, float("inf"), tl.maximum(text_best, time_best))
-        token = best_hotword(
-            best, token, table, node, tl.load(hotword_boosts + slot), logits + logit_row * STRIDE,
-            banned_tokens + slot * VOCAB, tl.load(temperatures + slot), tl.load(seeds + slot), slot,
-            suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN,
+        boosted = best_hotword(
+            best, token, table, tl.load(hotword_nodes + slot), tl.load(hotword_boosts + slot), row_logits,
+            banned_tokens + slot * VOCAB, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots,
+            EOT, SPACE, BEGIN,
         )  # fmt: skip
-        tl.store(hotword_nodes + slot, next_node(table, node, token).to(node.dtype))
-    logprob = tl.load(logits + logit_row * STRIDE + token) - total
-    tl.store(sum_logprobs + slot, tl.load(sum_logprobs + slot) + logprob)
+        token, logprob, last, last_timestamp, n_sampled, length, n_written, sum_logprob = advance_hotword(
+            token, logprob, boosted, tl.load(row_logits + boosted) - total,
+            last, last_timestamp, n_sampled, length, n_written, sum_logprob,
+            table, hotword_nodes + slot, forks + slot, fork_scores + slot, starts_word, n_slots,
+        )  # fmt: skip
+    tl.store(sum_logprobs + slot, sum_logprob + logprob)
     _append_token(
-        token, logprob, slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
+        token, logprob, last, last_timestamp, n_sampled, length, n_written,
+        slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
         EOT, BEGIN, POSITIONS,
     )  # fmt: skip
 
@@ -223,9 +232,9 @@ def sample(
     )  # fmt: skip
     _select_tokens[(n_rows,)](
         logits, logit_rows, row_slots, partials,
-        params.suppress_blank, banned, params.timestamps, params.max_first_timestamp, params.temperatures,
-        params.seeds, params.max_tokens, params.is_host_sampled,
-        params.hotwords, params.hotword_boosts, state.hotword_nodes,
+        params.suppress_blank, banned, params.timestamps, params.max_first_timestamp, params.max_tokens,
+        params.is_host_sampled, params.hotwords, params.hotword_boosts, state.hotword_nodes, state.forks,
+        state.fork_scores, vocab.starts_word,
         state.recent, state.lengths, state.next_tokens, state.texts, state.logprobs, state.n_text,
         state.sum_logprobs, state.is_done, n_slots,
         STRIDE=stride, VOCAB=vocab.n_tokens, SPACE=vocab.space, **ends,
@@ -241,32 +250,35 @@ def reference(
     is_open = (state.is_done[row_slots.long()] == 0) & (params.is_host_sampled[row_slots.long()] == 0)
     slots = row_slots.long()[is_open]
     scores = logits[logit_rows.long()[is_open]].clone()
-    last, _, last_time, n_sampled = state.recent[:, slots]
     scores.masked_fill_(_banned(slots, params, state, vocab), -torch.inf)
     times, text = scores[:, vocab.timestamp_begin :], scores[:, : vocab.timestamp_begin]
     is_time = (params.timestamps[slots] != 0) & (times.logsumexp(-1) > text.amax(-1))
     text.masked_fill_(is_time[:, None], -torch.inf)
 
-    boosted = boosted_reference(scores, slots, params.hotword_tables, params.hotword_boosts, state.hotword_nodes)
     temperatures = params.temperatures[slots, None]
-    noise = gumbel(params.seeds[slots], n_sampled, vocab.n_tokens)
-    tokens = torch.where(temperatures > 0, boosted / temperatures.clamp(min=1e-9) + noise, boosted).argmax(-1)
-    nodes = next_nodes_reference(tokens, slots, params.hotword_tables, state.hotword_nodes)
+    noise = gumbel(params.seeds[slots], state.recent[3, slots], vocab.n_tokens)
+    tokens = torch.where(temperatures > 0, scores / temperatures.clamp(min=1e-9) + noise, scores).argmax(-1)
     logprobs = scores.gather(1, tokens[:, None])[:, 0] - scores.logsumexp(-1)
-    sum_logprobs = state.sum_logprobs[slots] + logprobs
-    is_end = tokens == vocab.eot
-    n_text, lengths = state.n_text[slots], state.lengths[slots]
+    recent, sums = state.recent[:, slots], state.sum_logprobs[slots]
+    counts = torch.stack([state.lengths[slots], state.n_text[slots]])
+    hotwords = state.hotword_nodes[slots], state.forks[:, slots], state.fork_scores[:, slots]
+    for row, slot in enumerate(slots.tolist() if params.hotword_tables else ()):
+        if slot in params.hotword_tables and hotwords[1][7, row] < MAX_RETURNS:
+            options = params.hotword_tables[slot], params.hotword_boosts[slot], vocab.starts_word
+            advance_reference(row, scores, options, (tokens, logprobs), (recent, counts, sums), hotwords)
+    (last, _, last_time, n_sampled), (lengths, n_text) = recent, counts
+    sums, is_end = sums + logprobs, tokens == vocab.eot
     written = slots[~is_end], n_text[~is_end].long()
-    text_tokens, text_logprobs = tokens[~is_end].to(state.texts.dtype), logprobs[~is_end]
+    texts = tokens[~is_end].to(state.texts.dtype), logprobs[~is_end]
     last_time = torch.where(tokens >= vocab.timestamp_begin, tokens, last_time)
     recent = torch.stack([tokens, last, last_time, n_sampled + 1]).to(state.recent.dtype)
     is_over = is_end | (lengths >= state.texts.shape[1]) | (n_sampled + 1 >= params.max_tokens[slots])
-    counts = n_text + (~is_end).to(n_text.dtype), lengths + 1, is_over.to(state.is_done.dtype)
-    next_tokens = tokens.to(state.next_tokens.dtype)
-    state.sum_logprobs[slots], state.recent[:, slots], state.next_tokens[slots] = sum_logprobs, recent, next_tokens
-    state.hotword_nodes[slots] = nodes
-    state.texts[written], state.logprobs[written] = text_tokens, text_logprobs
-    state.n_text[slots], state.lengths[slots], state.is_done[slots] = counts
+    ends = n_text + (~is_end).to(n_text.dtype), lengths + 1, is_over.to(state.is_done.dtype)
+    tokens = tokens.to(state.next_tokens.dtype)
+    state.sum_logprobs[slots], state.recent[:, slots], state.next_tokens[slots] = sums, recent, tokens
+    state.texts[written], state.logprobs[written] = texts
+    state.n_text[slots], state.lengths[slots], state.is_done[slots] = ends
+    state.hotword_nodes[slots], state.forks[:, slots], state.fork_scores[:, slots] = hotwords
 
 
 def _banned(slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary) -> Tensor:  # [rows, tokens]
