@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from choral.errors import UsageError
-from choral.types import option
-from choral.validation import check_fields
+from choral.validation import check_fields, option
 
 EngineName = Literal["auto", "torch", "ctranslate2"]
 OptimizeFor = Literal["latency", "throughput"]

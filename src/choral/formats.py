@@ -154,6 +154,8 @@ def segment_fields(segment: Segment) -> dict[str, Any]:
         fields["token_logprobs"] = [_finite(logprob) for logprob in segment.token_logprobs]
     if segment.channel is not None:
         fields["channel"] = segment.channel
+    if segment.language is not None:
+        fields["language"] = segment.language
     if segment.words is not None:
         fields["words"] = [_word_fields(word, word.text) for word in segment.words]
     return fields

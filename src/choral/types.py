@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from choral.errors import UsageError
 from choral.term_lists import MAX_LIST_CHARACTERS, read_hotwords, read_replacements
-from choral.validation import check_fields
+from choral.validation import check_fields, option
 
 Task = Literal["transcribe", "translate"]
 Mode = Literal["batched", "sequential"]
@@ -33,23 +33,8 @@ MAX_TEXT_CHARACTERS = 16_384  # of a prompt; the model uses the last 224 tokens,
 MAX_TEMPERATURES = 16
 MAX_SUPPRESSED_TOKENS = 4_096  # more than all tokens with digits, which some suppress
 MAX_CLIP_TIMES = 10_000
+MAX_LANGUAGES = 100
 MAX_CLIP_S = 365 * 86_400.0
-
-
-def option(
-    default: Any,
-    text: str,
-    *,
-    metavar: str | None = None,
-    within: tuple[float, float] | None = None,
-    max_length: int | None = None,
-) -> Any:
-    """A dataclass field with its help text, the accepted range of its numbers, and the most characters or values.
-
-    `check_fields` enforces both. A text with `max_length` must also be valid Unicode.
-    """
-    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length}
-    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +43,15 @@ class TranscribeOptions:
 
     language: str | None = option(
         None, "spoken language, as a code or a name; detected when not given", max_length=MAX_NAME_CHARACTERS
+    )
+    languages: tuple[str, ...] = option(
+        (),
+        "languages that may be detected, separated by commas (default: all)",
+        metavar="LANGUAGE,…",
+        max_length=MAX_LANGUAGES,
+    )
+    multilingual: bool = option(
+        False, "detect the language of every turn and transcribe each in its own; costs an encoder pass per turn"
     )
     task: Task = option("transcribe", "transcribe in the spoken language, or translate to English")
     mode: Mode = option(
@@ -175,6 +169,13 @@ class TranscribeOptions:
         _ = self.hotword_terms, self.replacement_terms  # raise for lists that cannot be read
         if self.loudness_target is not None and self.loudness == "off":
             raise UsageError("loudness_target has no effect without loudness: set loudness to ebu or rms")
+        if (longest := max(map(len, self.languages), default=0)) > MAX_NAME_CHARACTERS:
+            raise UsageError(
+                f"languages has a name of {longest:,} characters; it must have at most {MAX_NAME_CHARACTERS}"
+            )
+        if self.language is not None and (self.multilingual or self.languages):
+            name = "multilingual" if self.multilingual else "languages"
+            raise UsageError(f"{name} has no effect where the language is given: omit one of them")
         if not self.temperatures:
             raise UsageError("temperature: give at least one number, for example 0")
         if self.hallucination_silence_threshold is not None and not self.word_timestamps:
@@ -250,6 +251,7 @@ class Segment:
     words: tuple[Word, ...] | None = None  # None: not requested
     token_logprobs: tuple[float, ...] | None = None  # one per entry of `tokens`; None: not requested
     channel: int | None = None  # counted from 1; None: all channels as one
+    language: str | None = None  # with `multilingual`; None: that of the transcript
 
 
 @dataclass(frozen=True)
@@ -258,8 +260,8 @@ class Transcript:
 
     text: str
     segments: tuple[Segment, ...]
-    language: str
-    language_probability: float | None  # None: the language was given
+    language: str  # with `multilingual`, the one that is spoken most
+    language_probability: float | None  # None: the language was given, or detected for each turn
     duration: float
     task: Task = "transcribe"
     warnings: tuple[str, ...] = ()

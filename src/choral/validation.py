@@ -1,4 +1,4 @@
-"""Validate option and setting values against the type hints, ranges and lengths of their dataclass fields.
+"""Define options and settings as dataclass fields, and validate their values: type hints, ranges and lengths.
 
 Every failure is a `UsageError` that names the field, the value and what is accepted. numpy scalars and arrays convert
 to Python numbers and lists, lists to tuples, and integers to floats; every other value must match its type hint, and
@@ -19,6 +19,22 @@ from choral.errors import UsageError
 
 # Of a wrong value, in messages:
 MAX_SHOWN_CHARACTERS, MAX_SHOWN_VALUES, MAX_SHOWN_BITS = 100, 10, 256
+
+
+def option(
+    default: Any,
+    text: str,
+    *,
+    metavar: str | None = None,
+    within: tuple[float, float] | None = None,
+    max_length: int | None = None,
+) -> Any:
+    """A dataclass field with its help text, the accepted range of its numbers, and the most characters or values.
+
+    `check_fields` enforces both. A text with `max_length` must also be valid Unicode.
+    """
+    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def check_fields(instance: Any) -> None:

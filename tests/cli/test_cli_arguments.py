@@ -87,6 +87,7 @@ def test_default_options() -> None:
             ["--max-initial-timestamp", "none", "--max-tokens", "100"],
             {"max_initial_timestamp": None, "max_tokens": 100},
         ),
+        (["--languages", "en,French", "--multilingual"], {"languages": ("en", "French"), "multilingual": True}),
         (["--seed", "7", "--patience", "2"], {"seed": 7, "patience": 2.0}),
         (["--loudness", "ebu", "--loudness-target", "-18.5"], {"loudness": "ebu", "loudness_target": -18.5}),
     ],
@@ -99,11 +100,12 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
     for field in dataclasses.fields(TranscribeOptions):
         flag = "--" + field.name.replace("_", "-")
         values = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"], "Loudness": ["ebu"]}
+        values["Channels"] = ["split"]
         value = values.get(field.type.removesuffix(" | None"), ["1"])
         arguments = [flag, *value]
         if field.name == "replacements":
             arguments = [flag, "a=b"]
-        if field.name == "language":
+        if field.name in ("language", "languages"):
             arguments = [flag, "Welsh"]
         if field.name == "hallucination_silence_threshold":
             arguments.append("--word-timestamps")

@@ -44,6 +44,10 @@ def test_options_follow_openai() -> None:
     options = read(("temperature", "0"), ("language", "German"), ("prompt", "")).options
     assert (options.temperature, options.language, options.initial_prompt) == (TEMPERATURES, "de", None)
     assert read(("temperature", "0.5")).options.temperature == 0.5
+    two = read(("languages[]", "French"), ("languages", "ru"), ("multilingual", "true")).options
+    assert (two.languages, two.multilingual) == (("fr", "ru"), True)
+    for fields in ([("languages[]", "klingon")], [("languages[]", "fr"), ("language", "en")]):
+        assert refusal(*fields).param == "languages"
     words = read(("response_format", "verbose_json"), ("timestamp_granularities[]", "word"))
     assert words.options.word_timestamps
 
@@ -71,7 +75,15 @@ def test_job_form_has_every_option_with_its_range() -> None:
 def test_json_values_must_have_their_types() -> None:
     form = validate_json(JobForm, '{"url": "https://example.org/a", "temperature": [0, 0.2], "max_tokens": null}')
     assert form.model_dump(exclude_unset=True)["temperature"] == (0.0, 0.2)
-    for field in ('"beam_size": "2"', '"vad": 1', '"temperature": [11]', '"clip_timestamps": "0,1"', '"patience": NaN'):
+    assert validate_json(JobForm, '{"url": "https://example.org/a", "languages": ["French"]}').languages == ("fr",)
+    for field in (
+        '"beam_size": "2"',
+        '"vad": 1',
+        '"temperature": [11]',
+        '"clip_timestamps": "0,1"',
+        '"patience": NaN',
+        '"languages": ["x"]',
+    ):
         with pytest.raises(ApiError) as refused:
             validate_json(JobForm, f'{{"url": "https://example.org/a", {field}}}')
         assert refused.value.param == field.split('"')[1]

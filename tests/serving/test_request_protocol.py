@@ -55,7 +55,7 @@ def test_what_is_sent_arrives_unchanged() -> None:
     for limits in (InputLimits(), InputLimits(roots=("/a",), allowed_hosts=(), max_audio_s=1 / 3)):
         config = ProcessConfig(limits=limits, max_memory_s=0.1, n_requests=3)
         assert decode_config(round_trip(encode_config(config))) == config
-    plain = Segment(0, 0, 0.0, 1.0, " a", (), 0.0, -0.5, 1.0, 0.0)
+    plain = Segment(0, 0, 0.0, 1.0, " a", (), 0.0, -0.5, 1.0, 0.0, language="fr")
     for segment in (SEGMENT, plain):
         assert decode_segment(json.loads(json.dumps(encode_segment(segment)))) == segment
     transcript = Transcript(" text", (plain, SEGMENT), "en", 1 / 3, 11.0, "translate", ("a warning",))

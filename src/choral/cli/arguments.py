@@ -164,12 +164,11 @@ def given_options(namespace: argparse.Namespace, options_class: type[Options]) -
 
 
 def read_options(values: dict[str, Any]) -> TranscribeOptions:
-    """The options, with the language checked here so that a wrong one fails before a model is loaded."""
-    from choral.model.languages import to_code
+    """The options, with the languages checked here so that a wrong one fails before a model is loaded."""
+    from choral.model.languages import check_languages
 
     options = TranscribeOptions.of(**values)
-    if options.language is not None:
-        to_code(options.language)
+    check_languages(options)
     return options
 
 

@@ -219,13 +219,12 @@ class AsyncClient:
 
 
 def _resolve_options(options: TranscribeOptions | None, values: dict[str, Any]) -> TranscribeOptions:
-    from choral.model.languages import to_code
+    from choral.model.languages import check_languages
 
     if options is not None and values:
         raise UsageError("give either options or single options by name, not both")
     options = options if options is not None else TranscribeOptions.of(**values)
-    if options.language is not None:
-        to_code(options.language)  # report an unknown language here, not in the worker
+    check_languages(options)  # report an unknown one here, not in the worker
     return options
 
 

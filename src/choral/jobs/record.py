@@ -191,13 +191,13 @@ class WorkerStatus:
 
 def transcript_to_json(transcript: Transcript) -> str:
     """All fields; numbers that JSON does not have (NaN, infinity) become null."""
-    fields = {"v": TRANSCRIPT_VERSION, **dataclasses.asdict(transcript, dict_factory=_with_known_channel)}
+    fields = {"v": TRANSCRIPT_VERSION, **dataclasses.asdict(transcript, dict_factory=_without_absent)}
     return json.dumps(_finite(fields), ensure_ascii=False, allow_nan=False)
 
 
-def _with_known_channel(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Without the channel where there is none: most results have none, and older versions do not know it."""
-    return {name: value for name, value in fields if name != "channel" or value is not None}
+def _without_absent(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Without channel and language of segments that have none: most results, and older versions do not know them."""
+    return {name: value for name, value in fields if name not in ("channel", "language") or value is not None}
 
 
 def transcript_from_json(text: str | bytes) -> Transcript:

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 from choral.errors import UsageError
 from choral.jobs.job_states import DAY_S, KEEP_S, MAX_ATTEMPTS, MAX_CRASHES, RETRY_S, WEBHOOK_RETRY_S, WEBHOOK_S
-from choral.types import option
-from choral.validation import check_fields
+from choral.validation import check_fields, option
 
 MIB = 2**20
 NAMESPACE_HELP = "prefix of all Redis keys; separates independent queues"

@@ -18,6 +18,7 @@ from choral.longform.fallback import decode_with_fallback, is_silence
 from choral.longform.hallucination import HallucinationFilter
 from choral.longform.hotwords import hotword_trie
 from choral.longform.invented import drop_invented, drops_invented
+from choral.longform.language_runs import LanguageRun, find_runs
 from choral.longform.prompts import Prompts
 from choral.longform.segments import Splitter
 from choral.longform.words import add_words, last_word_end
@@ -43,6 +44,7 @@ class Chain:
         self.budget = ComputeBudget(sum(clip.stop - clip.start for clip in clips))
         self.prompts = Prompts(context.options, context.tokenizer, context.n_text_ctx, has_prefix=is_first)
         self.segments: list[Segment] = []
+        self.runs: list[LanguageRun] = []  # of the current window, with `multilingual`
         self.seek = clips[0].start
         self.last_speech_s = 0.0
 
@@ -51,10 +53,26 @@ class Chain:
             self.seek = clip.start
             while self.seek < clip.stop:
                 window = WindowRange(self.seek, min(WINDOW_MEL_FRAMES, clip.stop - self.seek))
+                if self.context.options.multilingual:
+                    window = yield from self.in_one_language(window, clip)
                 yield from self.window(window)
                 self.seek = max(self.seek, window.seek + 1)  # the text may give a time that does not advance
                 if self.on_advance is not None:
                     self.on_advance(min(self.seek, clip.stop) - window.seek)
+
+    def in_one_language(self, window: WindowRange, clip: Clip) -> Steps[WindowRange]:
+        """The first part of the window that is in one language, which becomes that of the context."""
+        while self.runs and self.runs[0].stop <= window.seek:
+            self.runs.pop(0)
+        is_cut = len(self.runs) == 1 and self.runs[0].stop < clip.stop  # not by a pause: it may go on
+        if not self.runs or is_cut:
+            self.runs = yield from find_runs(window, self.context)
+        run = self.runs[0]
+        if run.language != self.context.language:
+            self.context = replace(self.context, language=run.language)
+            if self.segments:
+                self.prompts.forget()
+        return WindowRange(window.seek, min(window.stop, run.stop) - window.seek)
 
     def window(self, window: WindowRange) -> Steps[None]:
         """Decodes one window, adds its segments, and moves `seek`."""
@@ -74,6 +92,8 @@ class Chain:
         if accepted.is_discarded:
             return
         segments = [segment for segment in accepted.segments if not is_empty(segment)]
+        if context.options.multilingual:
+            segments = [replace(segment, language=context.language) for segment in segments]
         self.segments += segments
         self.prompts.remember(segments, attempt.temperature)
 

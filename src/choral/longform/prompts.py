@@ -32,6 +32,10 @@ class Prompts:
         n_left = self.max_tokens - len(fixed)
         return fixed + (self.history[-n_left:] if n_left else ())
 
+    def forget(self) -> None:
+        """Drops the text so far: the next window is in another language."""
+        self.history = ()
+
     def remember(self, segments: Sequence[Segment], temperature: float) -> None:
         """Adds the text of a window that was accepted."""
         self.prefix = ()

@@ -11,6 +11,7 @@ from choral.audio.loudness import normalize_loudness
 from choral.audio.recording import Recording
 from choral.engine.any_engine import AnyEngine
 from choral.engine.window import Caller, DetectLanguageParams, Languages, Window, WindowAudio
+from choral.errors import UsageError
 from choral.longform.chain import Chain
 from choral.longform.chain_types import ChainContext
 from choral.longform.compute_budget import EXCEEDED, MIN_CLIPS, ComputeBudget, require_clips
@@ -53,8 +54,11 @@ class Transcriber:
         priority: Priority = "interactive",
     ) -> AnyTranscription:
         """Checks the options against the model; iterating the transcription does the work."""
-        if options.language is not None:
-            self.tokenizer.language_token(to_code(options.language))
+        for name in (options.language, *options.languages):
+            if name is not None:
+                self.tokenizer.language_token(to_code(name))
+        if (options.multilingual or options.languages) and not self.tokenizer.is_multilingual:
+            raise UsageError("this model is English-only: languages and multilingual need a multilingual one")
         if options.channels == "split":
             from choral.longform.channels import ChannelsTranscription
 
@@ -115,7 +119,7 @@ class Transcription:
         text = self.tokenizer.decode(tokens)
         if self.replacements is not None:
             text = "".join(segment.text for segment in self.segments)
-        language = self.language or self.known_language() or Language("en", 0.0)
+        language = self.main_language() or self.known_language() or Language("en", 0.0)
         return Transcript(
             text=text,
             segments=tuple(self.segments),
@@ -173,8 +177,19 @@ class Transcription:
             context = self.context(clips[0], cutter)
             yield Chain(context, clips, is_first=True, keep_tail=False, on_advance=self.progress.advance)
 
+    def main_language(self) -> Language | None:
+        """The language of the recording; with `multilingual`, the one with the longest segments together."""
+        seconds: dict[str, float] = {}
+        for segment in self.segments:
+            if segment.language is not None:
+                seconds[segment.language] = seconds.get(segment.language, 0.0) + segment.end - segment.start
+        return Language(max(seconds, key=lambda code: seconds[code]), None) if seconds else self.language
+
     def context(self, first: Clip, cutter: Cutter | None) -> ChainContext:
-        self.language = self.known_language() or self.detect(first, cutter)
+        if self.options.multilingual:  # each chain finds its languages
+            self.language = Language("en", None)
+        else:
+            self.language = self.known_language() or self.detect(first, cutter)
         return ChainContext(
             recording=self.recording,
             options=self.options,
@@ -198,7 +213,9 @@ class Transcription:
         else:
             audio = cutter.first_window()
         languages = detect_in(self.engine, audio, self.caller)
-        return Language(languages.best, languages.probabilities[languages.best])
+        allowed = {to_code(name) for name in self.options.languages} or languages.probabilities.keys()
+        best = max(allowed, key=lambda code: languages.probabilities[code])
+        return Language(best, languages.probabilities[best])
 
 
 def detect_language(engine: AnyEngine, recording: Recording, n_mels: int) -> Languages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from choral.errors import UsageError
-from choral.types import MAX_NAME_CHARACTERS
+from choral.types import MAX_NAME_CHARACTERS, TranscribeOptions
 
 NAMES = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",
@@ -35,6 +35,13 @@ _ALIASES = {
 
 CODES = tuple(NAMES)
 _CODE_OF_NAME = {name: code for code, name in NAMES.items()} | _ALIASES
+
+
+def check_languages(options: TranscribeOptions) -> None:
+    """`UsageError` if an option names an unknown language."""
+    for name in (options.language, *options.languages):
+        if name is not None:
+            to_code(name)
 
 
 def to_code(name_or_code: str) -> str:

@@ -20,8 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from choral.errors import UsageError
-from choral.types import option
-from choral.validation import check_fields
+from choral.validation import check_fields, option
 
 log = logging.getLogger("choral.server")
 PREFIX = "ck-"

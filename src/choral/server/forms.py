@@ -21,7 +21,7 @@ from choral.remote.urls import redact_url, url_problem
 from choral.server.api_errors import ApiError
 from choral.server.upload import Form
 from choral.serving.input_sources import OpenFile
-from choral.types import MAX_NAME_CHARACTERS, TranscribeOptions
+from choral.types import MAX_LANGUAGES, MAX_NAME_CHARACTERS, TranscribeOptions
 
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
 MAX_SHOWN_CHARACTERS = 100  # of a client's input, in messages
@@ -114,6 +114,7 @@ def _check_url(value: str, info: ValidationInfo) -> str:
 Language = Annotated[
     str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(_check_language), WithJsonSchema({"enum": list(CODES)})
 ]
+Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES, fail_fast=True)]
 HttpUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
 
 

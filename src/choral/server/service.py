@@ -86,6 +86,10 @@ class Service:
         if options.language not in (None, "en"):
             text = f"{self.model_id} is English-only: omit `language`, or serve a multilingual model"
             raise ApiError(text, param="language", code="unsupported_value")
+        if options.multilingual or options.languages:
+            param = "multilingual" if options.multilingual else "languages"
+            text = f"{self.model_id} is English-only: omit `{param}`, or serve a multilingual model"
+            raise ApiError(text, param=param, code="unsupported_value")
 
     async def run(self, request: TranscribeRequest, on_event: OnEvent, *, is_refusable: bool = True) -> Transcript:
         """An exception in `on_event` refuses the request: if it `is_refusable`, `AudioOpened` comes before all text."""

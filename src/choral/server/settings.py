@@ -12,8 +12,7 @@ from tempfile import TemporaryDirectory
 
 from choral.errors import UsageError
 from choral.jobs.job_states import KEEP_S, RETRY_S
-from choral.types import option
-from choral.validation import check_fields
+from choral.validation import check_fields, option
 
 MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0

@@ -15,6 +15,7 @@ from choral.server.forms import (
     FormModel,
     HttpUrl,
     Language,
+    Languages,
     form_values,
     option_field,
     pick_audio,
@@ -34,7 +35,7 @@ MAX_PROMPT_CHARACTERS = 4096  # the model uses the last 224 tokens, about 900 le
 MAX_VAD_MS = 60_000
 CHUNKING = '"auto" or an object whose type is "server_vad"'
 UNSUPPORTED = "unsupported_value"
-LISTS = ("timestamp_granularities", "include")
+LISTS = ("timestamp_granularities", "include", "languages")
 Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 TermList = Annotated[str, Field(max_length=MAX_LIST_CHARACTERS)]
 
@@ -76,6 +77,8 @@ ChunkingStrategy = Annotated[VadChunking, BeforeValidator(_read_chunking), WithJ
 class SpeechForm(FormModel):
     model: Text = Field(min_length=1, description="a name from GET /v1/models; whisper-1 is an alias of the model here")
     language: Language | None = Field(None, description="code or English name; detected when not given")
+    languages: Languages = Field((), alias="languages[]", description="languages that may be detected")
+    multilingual: bool | None = option_field("multilingual")
     prompt: Text | None = Field(None, description="text that preceded the audio; the model uses its last 224 tokens")
     response_format: ResponseFormat = "json"
     temperature: float | None = Field(None, ge=0, le=1, description="0: rises automatically when decoding fails")
@@ -126,6 +129,8 @@ class SpeechForm(FormModel):
     def options(self, task: Task) -> TranscribeOptions:
         values = {
             "language": self.language,
+            "languages": self.languages or None,
+            "multilingual": self.multilingual,
             "initial_prompt": self.prompt or None,
             "hotwords": self.hotwords or None,
             "hotword_boost": self.hotword_boost,

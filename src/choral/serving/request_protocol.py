@@ -95,11 +95,11 @@ def frame(message: ProcessMessage) -> bytes:
 
 def encode_segment(segment: Segment) -> list[Any]:
     words = segment.words and [[word.text, word.start, word.end, word.probability] for word in segment.words]
-    return [*list(vars(segment).values())[:-3], words, segment.token_logprobs, segment.channel]
+    return [*list(vars(segment).values())[:-4], words, segment.token_logprobs, segment.channel, segment.language]
 
 
 def decode_segment(values: list[Any]) -> Segment:
-    *scores, words, logprobs, channel = values
+    *scores, words, logprobs, channel, language = values
     number, seek, start, end, text, tokens, temperature, avg_logprob, ratio, no_speech_prob = scores
     return Segment(
         number,
@@ -115,6 +115,7 @@ def decode_segment(values: list[Any]) -> Segment:
         None if words is None else tuple([Word(w[0], w[1], w[2], w[3], channel) for w in words]),
         None if logprobs is None else tuple(logprobs),
         channel,
+        language,
     )
 
 

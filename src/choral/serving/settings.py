@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from choral.common.processor import n_usable_cores
 from choral.errors import UsageError
-from choral.types import option
-from choral.validation import check_fields
+from choral.validation import check_fields, option
 
 MIB, GIB, TIB = 2**20, 2**30, 2**40
 HOUR_S, DAY_S, YEAR_S = 3_600.0, 86_400.0, 365 * 86_400.0

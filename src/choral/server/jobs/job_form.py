@@ -21,6 +21,7 @@ from choral.server.forms import (
     FormModel,
     HttpUrl,
     Language,
+    Languages,
     form_schema,
     form_values,
     option_field,
@@ -44,9 +45,10 @@ class _JobFields(FormModel):
     priority: Priority = Field("interactive", description="batch jobs yield to interactive ones")
     callback: HttpUrl | None = Field(None, description="URL that receives a POST when the job has ended")
     language: Language | None = option_field("language")
+    languages: Languages = Field((), description=OPTIONS["languages"].metadata["help"])
 
 
-JobForm = create_model("JobForm", __base__=_JobFields, **option_fields("language"))
+JobForm = create_model("JobForm", __base__=_JobFields, **option_fields("language", "languages"))
 LISTS = tuple(name for name, field in OPTIONS.items() if isinstance(field.default, tuple))
 
 
