@@ -1,51 +1,48 @@
 """Recall of rare words with and without hotwords among a thousand others, and the errors in all other words.
 
-    python benchmarks/hotwords.py tiny.en --manifest speech/manifest.jsonl --terms Helstone,Thornton
-
-A line of the manifest has the keys `file`, `text` and `language`. The recall is over all occurrences of the terms in
-the references; the word error rate is over all words, and over the words that are not terms.
+FOLDER has speech with transcripts as for `choral bench wer`, of which the English clips are used; `--terms` are rare
+words in them. The recall is over all occurrences of the terms in the transcripts.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
+import dataclasses
 import random
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 from zoneinfo import available_timezones
 
 import choral
+from choral.bench.corpus import LabelledClip
+from choral.bench.report import json_line
 from choral.bench.wer import Score, compare_words
+from choral.cli.arguments import Parser, describe
+from choral.cli.bench import add_folder, find_clips, read_counts
+from choral.cli.console import format_table, write_stdout
+from choral.cli.shared_flags import load_model
 from choral.model.languages import NAMES
+from support.script import run_script
 
 STARTS = "Al Ber Cal Dor El Fen Gar Hol Ing Jar Kel Lan Mar Nor Os Pem Quil Ros Sher Thorn Ul Ver Wes Yar Zel"
 ENDS = "bury combe dale den field ford ham hurst ley low man mere ness ridge sted stone ton vale wick worth"
 
 
 @dataclass(frozen=True)
-class Clip:
-    path: Path
-    text: str
-
-
-@dataclass(frozen=True)
-class Result:
+class RecallResult:
     n_found: int
     n_expected: int
     n_false: int  # occurrences of terms that nobody said, distractors included
     wer: Score
     wer_of_rest: Score
 
-    def __str__(self) -> str:
-        return (
-            f"recall {self.n_found}/{self.n_expected}, false {self.n_false}, WER {self.wer.percent:.2f} % "
-            f"({self.wer.n_errors}), of the rest {self.wer_of_rest.percent:.2f} % ({self.wer_of_rest.n_errors})"
-        )
+    @property
+    def cells(self) -> tuple[str, ...]:
+        errors = (f"{score.percent:.2f} %" for score in (self.wer, self.wer_of_rest))
+        return (f"{self.n_found} of {self.n_expected}", str(self.n_false), *errors)
 
 
 def words_of(text: str) -> list[str]:
@@ -65,7 +62,9 @@ def distractors(spoken: set[str], n_terms: int) -> list[str]:
     return choices.sample(chosen, n_terms)
 
 
-def measure(model: choral.Model, clips: Sequence[Clip], terms: set[str], others: set[str], **options: Any) -> Result:
+def measure(
+    model: choral.Model, clips: Sequence[LabelledClip], terms: set[str], others: set[str], **options: Any
+) -> RecallResult:
     n_found = n_expected = n_false = 0
     wer = rest = Score(0)
     for clip in clips:
@@ -77,41 +76,38 @@ def measure(model: choral.Model, clips: Sequence[Clip], terms: set[str], others:
         n_false += (found - Counter(spoken)).total()
         wer += compare_words(spoken, written)
         rest += compare_words([w for w in spoken if w not in terms], [w for w in written if w not in terms])
-    return Result(n_found, n_expected, n_false, wer, rest)
+    return RecallResult(n_found, n_expected, n_false, wer, rest)
 
 
-def read_clips(manifest: Path) -> Iterable[Clip]:
-    for line in manifest.read_text().splitlines():
-        fields = json.loads(line)
-        if fields["language"] == "en":
-            yield Clip(manifest.parent / fields["file"], fields["text"])
+def add_arguments(parser: Parser) -> None:
+    add_folder(parser)
+    parser.add_argument("--terms", required=True, metavar="TERM,…", help="rare words of the transcripts (required)")
+    parser.add_argument(
+        "--distractors", type=int, default=1000, metavar="N", help=describe("hotwords that nobody says", 1000)
+    )
+    parser.add_argument("--boosts", default="0,4", metavar="N,N,…", help=describe("values of hotword_boost", "0,4"))
+    parser.add_argument("--beam-sizes", default="1", metavar="N,N,…", help=describe("beam sizes", "1"))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("model")
-    parser.add_argument("--manifest", type=Path, required=True)
-    parser.add_argument("--terms", required=True)
-    parser.add_argument("--distractors", type=int, default=1000)
-    parser.add_argument("--boosts", default="0,2")
-    parser.add_argument("--beam-sizes", default="1,5")
-    arguments = parser.parse_args()
-    clips = [
-        clip for clip in read_clips(arguments.manifest) if not {"address", "cold"} & set(clip.path.stem.split("_"))
-    ]
+def run(arguments: argparse.Namespace) -> int:
+    clips = [clip for clip in find_clips(arguments.folder, None, arguments.quiet) if clip.language == "en"]
     spoken = {word for clip in clips for word in words_of(clip.text)}
-    terms = arguments.terms.split(",")
-    others = distractors(spoken, arguments.distractors)
+    terms, others = arguments.terms.split(","), distractors(spoken, arguments.distractors)
     hotwords = random.Random(3).sample([*terms, *others], len(terms) + len(others))
-    own = {word for term in terms for word in words_of(term)}
-    foreign = {word for term in others for word in words_of(term)}
-    with choral.load(arguments.model, engine="torch", threads=1) as model:
-        for beam_size in map(int, arguments.beam_sizes.split(",")):
+    own, foreign = ({word for term in each for word in words_of(term)} for each in (terms, others))
+    rows: list[tuple[str, ...]] = [("beams", "boost", "recall", "invented", "word errors", "of other words")]
+    results = []
+    with load_model(arguments, optimize_for="throughput") as model:
+        for beam_size in read_counts("beam-sizes", arguments.beam_sizes, 100, example="1,5"):
             for boost in map(float, arguments.boosts.split(",")):
                 given = {"hotwords": hotwords, "hotword_boost": boost} if boost else {}
                 result = measure(model, clips, own, foreign, beam_size=beam_size, **given)
-                print(f"{arguments.model} beams {beam_size} boost {boost:g}: {result}", flush=True)
+                rows.append((str(beam_size), f"{boost:g}", *result.cells))
+                results.append({"beam_size": beam_size, "boost": boost, **dataclasses.asdict(result)})
+    write_stdout(format_table(rows, numbers=range(len(rows[0]))) + "\n")
+    write_stdout(json_line("hotwords", {"model": model.name, "terms": terms, "results": results}) + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    run_script(__doc__, add_arguments, run)

@@ -91,8 +91,8 @@ def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> N
     ("options", "minutes"),
     [
         ({"word_timestamps": True, "hallucination_silence_threshold": 1.0}, 1.5),
-        ({"beam_size": 5, "condition_on_previous_text": False}, 1.2),
         slow({"word_timestamps": True}, 2.5),
+        slow({"beam_size": 5, "condition_on_previous_text": False}, 1.2),
         slow({"initial_prompt": "Voicemail, extension.", "carry_initial_prompt": True}, 1.5),
         slow({"without_timestamps": True}, 1.5),
         slow({"no_speech_threshold": 0.3, "logprob_threshold": -0.5}, 1.5),
