@@ -67,6 +67,7 @@ class TranscribeOptions:
     vad_padding: float = option(
         0.2, "audio to keep on both sides of a span of speech", metavar="SECONDS", within=(0, 60)
     )
+    retry_missed_speech: bool | None = option(None, "decode speech without text again (default: only in batched mode)")
 
     channels: Channels = option(
         "mix",
@@ -167,6 +168,8 @@ class TranscribeOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         _ = self.hotword_terms, self.replacement_terms  # raise for lists that cannot be read
+        if self.retry_missed_speech and self.mode == "batched" and self.vad is False:
+            raise UsageError("retry_missed_speech needs the voice detector in batched mode: omit vad or enable it")
         if self.loudness_target is not None and self.loudness == "off":
             raise UsageError("loudness_target has no effect without loudness: set loudness to ebu or rms")
         if (longest := max(map(len, self.languages), default=0)) > MAX_NAME_CHARACTERS:

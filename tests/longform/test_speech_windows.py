@@ -27,10 +27,9 @@ def whole_windows(recording: Recording, parts: list[Clip]) -> list[Clip]:
     """Windows over the parts of one clip, all of which are known."""
     windows: list[Clip] = []
     for part in parts:
-        if windows and part.stop - windows[-1].start <= 3000:
-            windows[-1] = Clip(windows[-1].start, part.stop)
-            continue
         start = part.start
+        if windows and (part.stop <= windows[-1].start + 3000 or part.start <= windows[-1].start + 2200):
+            start = windows.pop().start
         while part.stop - start > 3000:
             cut = quietest_frame(recording, start + 2200, start + 3000)
             windows.append(Clip(start, cut))
@@ -92,6 +91,12 @@ class FixedDetector:
         return np.array(found, np.float32)
 
 
+def quiet_without_speech(probabilities: Sequence[float]) -> np.ndarray:
+    """Noise for these probabilities, too quiet for a second opinion where there is no speech."""
+    levels = np.where(np.array(probabilities) > 0.35, 1, 0.001).repeat(FRAME_SAMPLES)
+    return (NOISE[: levels.size] * levels).astype(np.float32)
+
+
 RUNS = st.lists(st.tuples(st.sampled_from([0.0, 0.4, 0.9]), st.integers(1, 700)), min_size=1, max_size=20)
 CLIP_TIMES = st.lists(st.floats(0, 200), max_size=9).map(sorted)
 
@@ -117,8 +122,9 @@ def test_windows_equal_those_of_the_whole_recording(
 ) -> None:
     probabilities = [probability for probability, n_frames in runs for _ in range(n_frames)][:N_FRAMES]
     n_samples = len(probabilities) * FRAME_SAMPLES - n_missing
+    noise = quiet_without_speech(probabilities)
     options = TranscribeOptions(vad_min_silence=min_silence, vad_padding=padding)
-    with pytest.MonkeyPatch.context() as patch, Recording.open(NOISE[:n_samples]) as recording:
+    with pytest.MonkeyPatch.context() as patch, Recording.open(noise[:n_samples]) as recording:
         patch.setattr(vad, "VoiceDetector", lambda: FixedDetector(probabilities))
         patch.setattr(speech_windows, "PIECE_SAMPLES", piece * 100)
         clips = clips_from(tuple(clip_times), n_mel_frames(recording))
@@ -128,8 +134,11 @@ def test_windows_equal_those_of_the_whole_recording(
         speech = whole_speech([Clip(span.start // 160, -(-span.stop // 160)) for span in spans])
         expected = expected_windows(recording, clips, speech if only_speech else clips)
         requested = clips_from(tuple(clip_times), NO_END)
-        assert list(windows_of(recording, requested, options, only_speech=only_speech)) == expected
+        windows = list(windows_of(recording, requested, options, only_speech=only_speech))
+        assert [Clip(window.start, window.stop) for window in windows] == expected
         if only_speech:
+            frames = [Clip(span.start // 160, -(-span.stop // 160)) for span in spans]
+            assert [list(window.speech) for window in windows] == list(intersect(expected, frames))
             assert speech_in(recording, clips, options) == [p for parts in intersect(clips, speech) for p in parts]
 
 
@@ -146,7 +155,7 @@ def test_a_window_needs_little_audio_after_it(monkeypatch: pytest.MonkeyPatch) -
                 n_read = max(n_read, stop)
                 return super().samples(start, stop)
 
-        recording = CountingRecording.open(NOISE)
+        recording = CountingRecording.open(quiet_without_speech(speech.astype(float).tolist()))
         waits_s = [
             n_read / RATE - window.start / 100
             for window in windows_of(recording, [Clip(0, NO_END)], TranscribeOptions(), only_speech=True)
@@ -159,7 +168,8 @@ def test_search_ends_with_the_last_clip(monkeypatch: pytest.MonkeyPatch) -> None
     detector = FixedDetector([0.9] * N_FRAMES)
     monkeypatch.setattr(vad, "VoiceDetector", lambda: detector)
     with Recording.open(NOISE) as recording:
-        assert list(windows_of(recording, [Clip(100, 900)], TranscribeOptions(), only_speech=True)) == [Clip(100, 900)]
+        [window] = windows_of(recording, [Clip(100, 900)], TranscribeOptions(), only_speech=True)
+    assert (window.start, window.stop, window.speech) == (100, 900, (Clip(100, 900),))
     assert len(detector._probabilities) > N_FRAMES / 2
 
 
@@ -185,3 +195,11 @@ def test_neighbouring_parts_share_a_window() -> None:
     with Recording.open(np.ones(100 * RATE, dtype=np.float32)) as recording:
         windows = cut(recording, [Clip(0, 900), Clip(1200, 2000), Clip(2500, 2990), Clip(3100, 4000)])
     assert windows == [Clip(0, 2990), Clip(3100, 4000)]
+
+
+def test_a_part_that_does_not_fit_fills_the_window_before_it() -> None:
+    audio = np.ones(60 * RATE, dtype=np.float32)
+    audio[27 * RATE : 28 * RATE] = 0
+    with Recording.open(audio) as recording:
+        windows = cut(recording, [Clip(0, 900), Clip(1200, 4000)])
+    assert windows == [Clip(0, 2750), Clip(2750, 4000)]

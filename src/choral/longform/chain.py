@@ -10,19 +10,23 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
+from choral.audio.recording import Recording
 from choral.engine.window import DecodeParams, WindowAudio
 from choral.longform.chain_types import Accepted, Attempt, ChainContext, Steps, WindowRange
 from choral.longform.compute_budget import ComputeBudget
-from choral.longform.cuts import Clip
-from choral.longform.fallback import decode_with_fallback, is_silence
+from choral.longform.cuts import Clip, intersect, quietest_frame
+from choral.longform.fallback import decode_with_fallback, is_repetitive, is_silence, needs_fallback
 from choral.longform.hallucination import HallucinationFilter
 from choral.longform.hotwords import hotword_trie
 from choral.longform.invented import drop_invented, drops_invented
 from choral.longform.language_runs import LanguageRun, find_runs
+from choral.longform.missed_speech import add_missed
 from choral.longform.prompts import Prompts
 from choral.longform.segments import Splitter
 from choral.longform.words import add_words, last_word_end
 from choral.types import Segment
+
+MIN_HALVED_FRAMES = 10 * MEL_FRAMES_PER_SECOND  # shorter windows with repetitive text get a higher temperature
 
 
 class Chain:
@@ -38,9 +42,12 @@ class Chain:
         *,
         is_first: bool,
         keep_tail: bool,
+        speech: Sequence[Clip] = (),
         on_advance: Callable[[int], None] | None = None,
     ) -> None:
+        """`speech` of the clips must have text: what is missed is decoded again."""
         self.context, self.clips, self.keep_tail, self.on_advance = context, clips, keep_tail, on_advance
+        self.speech = speech
         self.budget = ComputeBudget(sum(clip.stop - clip.start for clip in clips))
         self.prompts = Prompts(context.options, context.tokenizer, context.n_text_ctx, has_prefix=is_first)
         self.segments: list[Segment] = []
@@ -76,26 +83,48 @@ class Chain:
 
     def window(self, window: WindowRange) -> Steps[None]:
         """Decodes one window, adds its segments, and moves `seek`."""
-        context = self.context
+        context, options = self.context, self.context.options
         audio = context.cut(window)
         self.budget.count_window()
+        can_halve = self.keep_tail and window.n_frames > MIN_HALVED_FRAMES and not self.budget.needs_whole_windows
         attempt = yield from decode_with_fallback(
-            audio, self.decode_params(), context.options, context.tokenizer, self.budget
+            audio, self.decode_params(), options, context.tokenizer, self.budget, return_repetitive=can_halve
         )
-        if is_silence(attempt, context.options):
+        if can_halve and is_repetitive(attempt, options) and needs_fallback(attempt, options):
+            yield from self.window(first_half(window, context.recording))
+            return
+        if is_silence(attempt, options):
             self.seek = window.stop
             return
         accepted = yield from self.accept(attempt, window, audio)
-        if drops_invented(context.options):
+        if drops_invented(options):
             accepted = drop_invented(accepted, attempt, window, context)
         self.seek = max(accepted.next_seek, window.stop if self.budget.needs_whole_windows else 0)
         if accepted.is_discarded:
             return
         segments = [segment for segment in accepted.segments if not is_empty(segment)]
-        if context.options.multilingual:
+        [speech] = intersect([Clip(window.seek, self.seek)], self.speech)
+        segments = yield from add_missed(segments, window, audio, speech, context, self.decode_missed)
+        if options.multilingual:
             segments = [replace(segment, language=context.language) for segment in segments]
         self.segments += segments
         self.prompts.remember(segments, attempt.temperature)
+
+    def decode_missed(self, window: WindowRange, audio: WindowAudio) -> Steps[tuple[Segment, ...]]:
+        """The segments of speech that has no text; none if they are improbable at the first temperature."""
+        context, options = self.context, self.context.options
+        self.budget.count_window()
+        if self.budget.needs_whole_windows:
+            return ()
+        params = replace(self.decode_params()[0], prefix=(), timestamps=options.timestamps)
+        attempt = yield from decode_with_fallback(audio, [params], options, context.tokenizer, self.budget)
+        threshold = options.no_speech_threshold
+        if needs_fallback(attempt, options) or (threshold is not None and attempt.no_speech_prob > threshold):
+            return ()
+        segments = Splitter(attempt, window, context.tokenizer, keep_tail=True).split().segments
+        if options.word_timestamps:
+            segments = yield from add_words(segments, window, audio, context, window.start_s)
+        return tuple(segment for segment in segments if not is_empty(segment))
 
     def decode_params(self) -> list[DecodeParams]:
         """The decoding parameters of the next window, one for each temperature."""
@@ -148,6 +177,12 @@ class Chain:
         if end_s is not None and not accepted.is_discarded:
             self.last_speech_s = end_s
         return accepted
+
+
+def first_half(window: WindowRange, recording: Recording) -> WindowRange:
+    """Repetitive text is a loop, or somebody repeats himself: either way, halves of the window are easier."""
+    third = window.n_frames // 3
+    return WindowRange(window.seek, quietest_frame(recording, window.seek + third, window.stop - third) - window.seek)
 
 
 def is_empty(segment: Segment) -> bool:

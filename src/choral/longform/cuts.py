@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,7 @@ from choral.engine.window import WindowAudio
 
 NO_END = sys.maxsize  # of a clip that ends with the recording, while its length is not known
 QUIET_FRAMES = 20  # length of a quiet position
+MAX_QUIET_RATIO = 2.0  # 3 dB: positions this much louder than the quietest are as good
 MAX_FITTING_SAMPLES = WINDOW_SAMPLES - HALF_FRAME  # all frames that cover them are in one window
 
 
@@ -81,7 +82,7 @@ def clips_from(seconds: tuple[float, ...], n_frames: int) -> list[Clip]:
     return [Clip(start, stop) for start, stop in pairs if start < stop]
 
 
-def intersect(clips: list[Clip], spans: list[Clip]) -> Iterator[list[Clip]]:
+def intersect(clips: Sequence[Clip], spans: Sequence[Clip]) -> Iterator[list[Clip]]:
     """The parts of each clip that lie in a span. Both are in order and do not overlap, so one pass is enough."""
     first = 0
     for clip in clips:
@@ -94,8 +95,10 @@ def intersect(clips: list[Clip], spans: list[Clip]) -> Iterator[list[Clip]]:
 
 
 def quietest_frame(recording: Recording, start: int, stop: int) -> int:
-    """The middle of the quietest 0.2 s between two mel frames."""
+    """The middle of the last pause between two mel frames: 0.2 s or more about as quiet as the quietest."""
     samples = recording.samples(start * HOP_LENGTH, stop * HOP_LENGTH)
     energy = np.square(samples.reshape(-1, HOP_LENGTH), dtype=np.float64).sum(axis=1)
     totals = np.convolve(energy, np.ones(QUIET_FRAMES), mode="valid")
-    return start + int(totals.argmin()) + QUIET_FRAMES // 2
+    quiet = np.flatnonzero(totals <= MAX_QUIET_RATIO * totals.min())
+    first = quiet[np.flatnonzero(np.diff(quiet, prepend=-2) > 1)[-1]]
+    return start + int(first + quiet[-1] + QUIET_FRAMES) // 2

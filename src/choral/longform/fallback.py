@@ -17,8 +17,13 @@ def decode_with_fallback(
     options: TranscribeOptions,
     tokenizer: Tokenizer,
     budget: ComputeBudget | None = None,
+    *,
+    return_repetitive: bool = False,
 ) -> Steps[Attempt]:
-    """Tries one set of parameters per temperature while the budget lasts; the last attempt is returned anyway."""
+    """Tries one set of parameters per temperature while the budget lasts; the last attempt is returned anyway.
+
+    With `return_repetitive` so is one with repetitive text, for which the caller has something better to try.
+    """
     assert params_by_temperature
     for params in params_by_temperature:
         decoded = yield from request(Window(audio, params))
@@ -26,6 +31,8 @@ def decode_with_fallback(
         if budget is not None:
             budget.count_sequences(params.n_candidates)
         if not needs_fallback(attempt, options) or params is params_by_temperature[-1]:
+            break
+        if return_repetitive and is_repetitive(attempt, options):
             break
         if budget is not None and not budget.allows_fallback():
             break
@@ -47,11 +54,15 @@ def score(decoded: Decoded, temperature: float, tokenizer: Tokenizer) -> Attempt
 
 def needs_fallback(attempt: Attempt, options: TranscribeOptions) -> bool:
     """Whether a higher temperature may help; on likely silence it would only invent other text."""
-    max_ratio, threshold = options.compression_ratio_threshold, options.no_speech_threshold
-    is_repetitive = max_ratio is not None and attempt.compression_ratio > max_ratio
+    threshold = options.no_speech_threshold
     is_improbable = options.logprob_threshold is not None and attempt.avg_logprob < options.logprob_threshold
     is_likely_silence = threshold is not None and attempt.no_speech_prob > threshold and is_improbable
-    return (is_repetitive or is_improbable) and not is_likely_silence
+    return (is_repetitive(attempt, options) or is_improbable) and not is_likely_silence
+
+
+def is_repetitive(attempt: Attempt, options: TranscribeOptions) -> bool:
+    max_ratio = options.compression_ratio_threshold
+    return max_ratio is not None and attempt.compression_ratio > max_ratio
 
 
 def is_silence(attempt: Attempt, options: TranscribeOptions) -> bool:

@@ -1,19 +1,20 @@
 """The windows of batched mode, found while the recording is still being decoded.
 
 Speech keeps its pauses, and short pauses do not end a part: times stay those of the recording, and the model gets the
-pauses that punctuation comes from. Neighbouring parts that fit share a window, with the pause between them; long parts
-are cut at quiet positions. No window crosses the border of a requested clip.
+pauses that punctuation comes from. Neighbouring parts share a window, with the pause between them; one that does
+not fit is cut at a quiet position. No window crosses the border of a requested clip.
 
 A window is returned as soon as no later audio can change it, so the windows do not depend on how the audio arrives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from choral.audio.constants import HOP_LENGTH, MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
 from choral.audio.recording import Recording
+from choral.audio.second_opinion import SecondOpinion
 from choral.audio.speech_spans import FRAME_SAMPLES
 from choral.audio.vad import PIECE_FRAMES, SpeechFinder
 from choral.longform.cuts import Clip, intersect, n_mel_frames, quietest_frame
@@ -30,20 +31,46 @@ class SpeechUpdate:
 
     parts: tuple[Clip, ...]  # in order; one that starts where the last ended, in this update or before, continues it
     min_next_start: int  # no later part starts before
+    spans: tuple[Clip, ...] = ()  # the speech in the parts, without pauses; the last may come again, longer
+
+
+@dataclass(frozen=True)
+class SpeechWindow(Clip):
+    speech: tuple[Clip, ...] = ()  # what the voice detector heard in it
 
 
 def windows_of(
     recording: Recording, clips: Sequence[Clip], options: TranscribeOptions, *, only_speech: bool
-) -> Iterator[Clip]:
+) -> Iterator[SpeechWindow]:
     """The windows over the speech in these clips, or over all that they contain."""
-    cutter = WindowCutter(recording, clips)
+    cutter, speech = WindowCutter(recording, clips), HeardSpeech()
     for update in speech_updates(recording, options) if only_speech else audio_updates(recording):
+        speech.add(update.spans)
         for part in update.parts:
-            yield from cutter.add(part)
-        yield from cutter.settle(update.min_next_start)
+            yield from map(speech.window, cutter.add(part))
+        yield from map(speech.window, cutter.settle(update.min_next_start))
         if cutter.is_done:
             return
-    yield from cutter.finish()
+    yield from map(speech.window, cutter.finish())
+
+
+class HeardSpeech:
+    """The spans of speech that the next windows may contain."""
+
+    def __init__(self) -> None:
+        self._spans: list[Clip] = []
+
+    def add(self, spans: Iterable[Clip]) -> None:
+        for span in spans:
+            if self._spans and self._spans[-1].start == span.start:
+                self._spans.pop()
+            self._spans.append(span)
+
+    def window(self, clip: Clip) -> SpeechWindow:
+        """The clip with its speech. Windows come in order, so what ends before it is forgotten."""
+        self._spans = [span for span in self._spans if span.stop > clip.start]
+        [inside] = intersect([clip], self._spans)
+        return SpeechWindow(clip.start, clip.stop, tuple(inside))
 
 
 def speech_in(recording: Recording, clips: list[Clip], options: TranscribeOptions) -> list[Clip]:
@@ -58,21 +85,39 @@ def speech_in(recording: Recording, clips: list[Clip], options: TranscribeOption
     return [part for parts in intersect(clips, joined) for part in parts]
 
 
+def heard_in(recording: Recording, options: TranscribeOptions) -> list[Clip]:
+    """All spans of speech, without the pauses between them."""
+    speech = HeardSpeech()
+    for update in speech_updates(recording, options):
+        speech.add(update.spans)
+    return list(speech.window(Clip(0, n_mel_frames(recording))).speech)
+
+
 def speech_updates(recording: Recording, options: TranscribeOptions) -> Iterator[SpeechUpdate]:
     """Speech by the voice detector: padded, and joined over short pauses."""
     finder = SpeechFinder(
         threshold=options.vad_threshold, min_silence_s=options.vad_min_silence, pad_s=options.vad_padding
     )
+    opinion = SecondOpinion(
+        recording, threshold=options.vad_threshold, min_silence_s=options.vad_min_silence, pad_s=options.vad_padding
+    )
     joiner = SpeechJoiner()
     for samples in recording.pieces(PIECE_SAMPLES):
-        parts = [part for span in finder.push(samples) for part in joiner.add(*frames_covering(span.start, span.stop))]
+        spans = [frames_covering(span.start, span.stop) for span in opinion.add(finder.push(samples))]
         if (span := finder.open_span) is not None:
-            parts += joiner.add(span.start // HOP_LENGTH, span.stop // HOP_LENGTH)
-        yield SpeechUpdate(tuple(parts), joiner.min_next_start(finder.min_next_start // HOP_LENGTH))
+            spans += [Clip(span.start // HOP_LENGTH, span.stop // HOP_LENGTH) for span in opinion.add([span])]
+        else:
+            found = opinion.search_until(finder.min_next_start)
+            spans += [frames_covering(span.start, span.stop) for span in found]
+        parts = [part for span in spans for part in joiner.add(span.start, span.stop)]
+        min_next_start = min(finder.min_next_start, opinion.n_decided) // HOP_LENGTH
+        yield SpeechUpdate(tuple(parts), joiner.min_next_start(min_next_start), tuple(spans))
     n_frames = n_mel_frames(recording)
-    last = [frames_covering(span.start, span.stop) for span in finder.finish()]
-    parts = [part for start, stop in last for part in joiner.add(start, min(stop, n_frames))]
-    yield SpeechUpdate(tuple(parts), n_frames)
+    found = [*opinion.add(finder.finish()), *opinion.search_until(recording.n_samples)]
+    spans = [frames_covering(span.start, min(span.stop, recording.n_samples)) for span in found]
+    spans = [Clip(span.start, min(span.stop, n_frames)) for span in spans]
+    parts = [part for span in spans for part in joiner.add(span.start, span.stop)]
+    yield SpeechUpdate(tuple(parts), n_frames, tuple(spans))
 
 
 def audio_updates(recording: Recording) -> Iterator[SpeechUpdate]:
@@ -85,9 +130,9 @@ def audio_updates(recording: Recording) -> Iterator[SpeechUpdate]:
         yield SpeechUpdate((part,), n_frames)
 
 
-def frames_covering(start: int, stop: int) -> tuple[int, int]:
+def frames_covering(start: int, stop: int) -> Clip:
     """The mel frames that contain these samples."""
-    return start // HOP_LENGTH, -(-stop // HOP_LENGTH)
+    return Clip(start // HOP_LENGTH, -(-stop // HOP_LENGTH))
 
 
 class SpeechJoiner:
@@ -157,13 +202,14 @@ class WindowCutter:
         else:
             self._end_part()
             self._part = part
-        if self._window is not None and self._part.stop - self._window.start > WINDOW_MEL_FRAMES:
-            yield from self._release()
-        while self._window is None and self._part.stop - self._part.start > WINDOW_MEL_FRAMES:
-            limit = self._part.start + WINDOW_MEL_FRAMES
+        while self._part.stop - (start := (self._window or self._part).start) > WINDOW_MEL_FRAMES:
+            limit = start + WINDOW_MEL_FRAMES
+            if self._window is not None and self._part.start > limit - CUT_SEARCH_FRAMES:
+                yield from self._release()
+                continue
             cut = quietest_frame(self._recording, limit - CUT_SEARCH_FRAMES, limit)
-            yield Clip(self._part.start, cut)
-            self._part = Clip(cut, self._part.stop)
+            yield Clip(start, cut)
+            self._window, self._part = None, Clip(cut, self._part.stop)
 
     def _end_part(self) -> None:
         """The last part joins the window, which it fits."""

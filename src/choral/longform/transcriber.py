@@ -21,7 +21,7 @@ from choral.longform.lookahead import Lookahead
 from choral.longform.progress_reporter import OnProgress, ProgressReporter
 from choral.longform.replacements import Replacements
 from choral.longform.run_chains import ChainRunner
-from choral.longform.speech_windows import speech_in, windows_of
+from choral.longform.speech_windows import heard_in, speech_in, windows_of
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
@@ -159,11 +159,21 @@ class Transcription:
     def batched_chains(self) -> Iterator[Chain]:
         """One for each window, which is scaled by itself: it must not wait for the end of the recording."""
         windows = windows_of(self.recording, self.clips, self.options, only_speech=self.options.vad is not False)
+        retries = self.options.retry_missed_speech
+        if retries is None:  # a limit on tokens leaves speech without text, and the words of a translation move
+            retries = self.options.max_tokens is None and self.options.task == "transcribe"
         context = None
         for window in windows:
             is_first = context is None
             context = context or self.context(window, cutter=None)
-            yield Chain(context, [window], is_first=is_first, keep_tail=True, on_advance=self.progress.advance)
+            yield Chain(
+                context,
+                [window],
+                is_first=is_first,
+                keep_tail=True,
+                speech=window.speech if retries else (),
+                on_advance=self.progress.advance,
+            )
 
     def sequential_chains(self) -> Iterator[Chain]:
         """One over all clips, scaled by the whole recording as in openai-whisper."""
@@ -175,7 +185,8 @@ class Transcription:
             clips = speech_in(self.recording, clips, self.options)
         if clips:
             context = self.context(clips[0], cutter)
-            yield Chain(context, clips, is_first=True, keep_tail=False, on_advance=self.progress.advance)
+            speech = heard_in(self.recording, self.options) if self.options.retry_missed_speech else ()
+            yield Chain(context, clips, is_first=True, keep_tail=False, speech=speech, on_advance=self.progress.advance)
 
     def main_language(self) -> Language | None:
         """The language of the recording; with `multilingual`, the one with the longest segments together."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -53,18 +54,8 @@ def add_words(
     last_speech_s: float,
 ) -> Steps[tuple[Segment, ...]]:
     """The segments of a window with their words; segment borders move to those of their words."""
-    tokenizer, eot = context.tokenizer, context.tokenizer.eot
-    segment_tokens = [[token for token in segment.tokens if token < eot] for segment in segments]
-    tokens = [token for tokens in segment_tokens for token in tokens]
-    words, word_tokens = tokenizer.split_to_words([*tokens, eot], context.language)
-    timings = []
-    if len(words) > 1:  # the last one is the end of text
-        n_frames = window.n_frames // 2
-        params = AlignParams(
-            text_tokens=tuple(tokens), n_frames=n_frames, language=context.language, task=context.options.task
-        )
-        aligned = yield from request(Window(audio, params))
-        timings = find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
+    segment_tokens = [text_tokens(segment, context) for segment in segments]
+    timings = yield from align_words(segment_tokens, window, audio, context)
     durations = WordDurations.of(timings)
     shorten_at_sentence_ends(timings, durations)
     merge_punctuation(timings, context.options)
@@ -78,6 +69,36 @@ def add_words(
             segment, last_speech_s = replace(segment, start=start, end=end), end
         result.append(replace(segment, words=as_words(timed)))
     return tuple(result)
+
+
+def word_timings(
+    segments: Sequence[Segment], window: WindowRange, audio: WindowAudio, context: ChainContext
+) -> Steps[list[list[WordTiming]]]:
+    """The words of each segment with times in the recording; their borders are those of the alignment."""
+    segment_tokens = [text_tokens(segment, context) for segment in segments]
+    timings = yield from align_words(segment_tokens, window, audio, context)
+    merge_punctuation(timings, context.options)
+    return [take_words(timings, len(tokens), window.start_s) for tokens in segment_tokens]
+
+
+def text_tokens(segment: Segment, context: ChainContext) -> list[int]:
+    return [token for token in segment.tokens if token < context.tokenizer.eot]
+
+
+def align_words(
+    segment_tokens: list[list[int]], window: WindowRange, audio: WindowAudio, context: ChainContext
+) -> Steps[list[WordTiming]]:
+    eot = context.tokenizer.eot
+    tokens = [token for tokens in segment_tokens for token in tokens]
+    words, word_tokens = context.tokenizer.split_to_words([*tokens, eot], context.language)
+    if len(words) == 1:  # the end of text
+        return []
+    n_frames = window.n_frames // 2
+    params = AlignParams(
+        text_tokens=tuple(tokens), n_frames=n_frames, language=context.language, task=context.options.task
+    )
+    aligned = yield from request(Window(audio, params))
+    return find_timings(aligned, words[:-1], word_tokens[:-1], n_frames)
 
 
 def find_timings(

@@ -100,6 +100,7 @@ class SpeechForm(FormModel):
     replacements: TermList | None = option_field("replacements")
     mode: Mode | None = option_field("mode")
     vad: bool | None = option_field("vad")
+    retry_missed_speech: bool | None = option_field("retry_missed_speech")
     word_timestamps: bool = Field(False, description="words in verbose_json; subtitles cut at words")
     loudness: Loudness | None = option_field("loudness")
     channels: Channels | None = option_field("channels")
@@ -139,6 +140,7 @@ class SpeechForm(FormModel):
             "temperature": self.temperature if self.temperature is None else self.temperature or TEMPERATURES,
             "mode": self.mode,
             "vad": self.vad,
+            "retry_missed_speech": self.retry_missed_speech,
             "loudness": self.loudness,
             "channels": self.channels,
         }
