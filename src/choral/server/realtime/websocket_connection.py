@@ -51,6 +51,7 @@ class WebSocketConnection:
         self._is_too_slow = asyncio.Event()  # the client does not read its events
         self._outbox = Outbox(on_taken=self._progress.set, on_overflow=self._is_too_slow.set)
         self._is_refused = self._is_over = False
+        self._closing: CloseConnection | None = None  # once all before it is sent
         deps = SessionDeps(
             transcriber=service.model.transcriber,
             model_names=model_names(service),
@@ -79,13 +80,16 @@ class WebSocketConnection:
             self._inbox.put(ClientDisconnected())
             await cancel_tasks([reader, writer, too_slow])
             await asyncio.wait([session], timeout=THREAD_EXIT_S)
-        if self._is_too_slow.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(CLOSE_S):
-                    await self._websocket.close(POLICY_VIOLATION, "the client does not read its events")
         for task in (session, reader, writer):
             if task.done() and not task.cancelled():
                 task.result()
+        if self._closing is None and self._is_too_slow.is_set():
+            self._closing = CloseConnection(POLICY_VIOLATION, "the client does not read its events")
+        if self._closing is not None:
+            # The last thing: a client that connects again once it is told finds the place of this session free.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(CLOSE_S):
+                    await self._websocket.close(self._closing.code, self._closing.reason)
 
     def _run_session(self) -> None:
         """The session's thread."""
@@ -154,13 +158,9 @@ class WebSocketConnection:
             call_in_loop(self._loop, self._loop.call_later, LAST_EVENTS_S, self._is_too_slow.set)
 
     async def _write(self) -> None:
-        while True:
-            match await self._outbox.get():
-                case CloseConnection(code, reason):
-                    await self._websocket.close(code, reason)
-                    return
-                case text:
-                    await self._websocket.send_text(text)
+        while not isinstance(message := await self._outbox.get(), CloseConnection):
+            await self._websocket.send_text(message)
+        self._closing = message
 
     def _charge(self, duration_s: float) -> None:
         """Charge audio that was accepted; it may exceed the limit of the key by the last seconds."""
