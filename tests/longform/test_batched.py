@@ -81,6 +81,19 @@ def test_text_as_improbable_as_noise_is_dropped_whatever_the_audio(model: choral
     assert dropped == Accepted((), 1100, is_discarded=True)
 
 
+def test_text_that_the_model_takes_for_silence_needs_a_voice(model: choral.Model, jfk: Path) -> None:
+    segment = choral.Segment(0, 0, 1.0, 9.0, " You", (1,), 0.0, -0.4, 0.3, 0.7)
+    attempt = Attempt((1,), " You", 0.0, -0.4, 0.7, 0.3, None)
+    tone = np.sin(np.arange(11 * RATE) / 5).astype(np.float32)
+    kept = []
+    for audio in (jfk, tone):
+        with choral.Recording.open(audio) as recording:
+            options = choral.TranscribeOptions(mode="batched")
+            context = ChainContext(recording, options, model.transcriber.tokenizer, "en", 448, None)
+            kept.append(drop_invented(Accepted((segment,), 900), attempt, WindowRange(0, 1100), context).segments)
+    assert kept == [(segment,), ()]
+
+
 @pytest.mark.parametrize("mode", ["sequential", "batched"])
 def test_silent_and_very_short_audio(mode: str, model: choral.Model) -> None:
     for n_samples in (10 * RATE, 160):

@@ -1,8 +1,8 @@
 """Text that the model invents where nobody speaks: doubted by its scores, confirmed by the voice detector.
 
-Only the text of a window that stayed improbable or repetitive at every temperature is doubted, so that quiet speech
-which the voice detector misses keeps its text. openai-whisper keeps the last attempt instead, and so does sequential
-mode without the voice detector.
+Doubted is only text that stayed improbable or repetitive at every temperature, that the model itself takes for silence,
+or that has no words: quiet speech which the voice detector misses keeps its text. openai-whisper keeps doubtful text,
+and so does sequential mode without the voice detector.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from choral.longform.fallback import needs_fallback
 from choral.types import Segment, TranscribeOptions
 
 MIN_AVG_LOGPROB = -2.0  # below, the text is noise whatever the audio is: a token has a probability of an eighth
+MIN_NO_SPEECH_PROB = 0.5
 MARGIN_S = 0.3  # timestamps of segments are not exact
 
 
@@ -26,13 +27,19 @@ def drops_invented(options: TranscribeOptions) -> bool:
 
 def drop_invented(accepted: Accepted, attempt: Attempt, window: WindowRange, context: ChainContext) -> Accepted:
     """Without the segments in which nobody speaks, if the window is in doubt."""
-    if not needs_fallback(attempt, context.options):
+    if not is_doubtful(attempt, context.options):
         return accepted
     if attempt.avg_logprob < MIN_AVG_LOGPROB:
         return Accepted((), window.stop, is_discarded=True)
     voices = voices_in(window, context)
     kept = tuple(segment for segment in accepted.segments if is_spoken(segment, voices))
     return replace(accepted, segments=kept, is_discarded=accepted.is_discarded or not kept)
+
+
+def is_doubtful(attempt: Attempt, options: TranscribeOptions) -> bool:
+    is_likely_silence = options.no_speech_threshold is not None and attempt.no_speech_prob > MIN_NO_SPEECH_PROB
+    has_words = any(letter.isalnum() for letter in attempt.text)
+    return not has_words or is_likely_silence or needs_fallback(attempt, options)
 
 
 def voices_in(window: WindowRange, context: ChainContext) -> list[tuple[float, float]]:
