@@ -15,9 +15,10 @@ SOURCE = Path(__file__).parent.parent / "src" / "choral"
 DOCS = SOURCE.parent.parent / "docs"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
-    {"errors", "validation", "types", "config", "storage", "common"},
+    {"errors", "validation", "types", "diarization", "config", "storage", "common"},
     {"remote", "kernels"},
     {"audio", "model"},
+    {"speakers"},
     {"engine"},
     {"longform"},
     {"serving"},

@@ -13,6 +13,7 @@ Importing the package is cheap: numpy, torch and the rest load with the first ca
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from choral.diarization import Diarization, Speaker, SpeakerTurn
 from choral.types import Segment, SubtitleOptions, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
@@ -21,20 +22,25 @@ if TYPE_CHECKING:
     from choral.audio.recording import Recording
     from choral.config import EngineSettings
     from choral.model.store import ModelStore as Store
+    from choral.speakers.diarize import diarize
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diarization",
     "EngineSettings",
     "Model",
     "Recording",
     "Segment",
+    "Speaker",
+    "SpeakerTurn",
     "Store",
     "SubtitleOptions",
     "Token",
     "TranscribeOptions",
     "Transcript",
     "Word",
+    "diarize",
     "errors",
     "formats",
     "jobs",
@@ -47,6 +53,7 @@ _LAZY_NAMES = {
     "Model": "choral.api.Model",
     "Recording": "choral.audio.recording.Recording",
     "Store": "choral.model.store.ModelStore",
+    "diarize": "choral.speakers.diarize.diarize",
     "load": "choral.api.load",
     "load_with": "choral.api.load_with",  # deprecated
 }

@@ -194,6 +194,7 @@ class Word:
     end: float
     probability: float
     channel: int | None = None  # that of its segment
+    speaker: str | None = None  # None: not requested, or not known
 
 
 @dataclass(frozen=True)
@@ -221,6 +222,7 @@ class Segment:
     words: tuple[Word, ...] | None = None  # None: not requested
     token_logprobs: tuple[float, ...] | None = None  # one per entry of `tokens`; None: not requested
     channel: int | None = None  # counted from 1; None: all channels as one
+    speaker: str | None = None  # None: not requested, or not known
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def frame(message: ProcessMessage) -> bytes:
 
 def encode_segment(segment: Segment) -> list[Any]:
     words = segment.words and [[word.text, word.start, word.end, word.probability] for word in segment.words]
-    return [*list(vars(segment).values())[:-3], words, segment.token_logprobs, segment.channel]
+    return [*list(vars(segment).values())[:-4], words, segment.token_logprobs, segment.channel]
 
 
 def decode_segment(values: list[Any]) -> Segment:
