@@ -17,12 +17,11 @@ from choral.errors import UsageError
 from choral.longform.align import align
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.progress_reporter import OnProgress
-from choral.longform.transcriber import Transcriber, detect_language
+from choral.longform.transcriber import AnyTranscription, Transcriber, detect_language
 from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript, Word
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
-    from choral.longform.channels import AnyTranscription
     from choral.serving.runtime import InputResult, Runtime
 
 

@@ -8,6 +8,7 @@ formats keep non-ASCII text unescaped and write NaN and infinity as null.
 from __future__ import annotations
 
 import dataclasses
+import html
 import json as json_library
 import math
 import re
@@ -29,7 +30,7 @@ def text(transcript: Transcript) -> str:
 
 
 def text_line(segment: Segment) -> str:
-    return f"{_label(segment.channel)}{segment.text.strip()}\n"
+    return f"{_label(_voice_of(segment))}{segment.text.strip()}\n"
 
 
 def json(transcript: Transcript) -> str:
@@ -55,6 +56,8 @@ def verbose_fields(transcript: Transcript) -> dict[str, Any]:
     }
     if has_words:
         fields["words"] = [_word_fields(word, word.text.strip()) for word in transcript.words]
+    if transcript.speakers:
+        fields["speakers"] = [{"name": each.name, "total_s": each.total_s} for each in transcript.speakers]
     if transcript.warnings:
         fields["warnings"] = list(transcript.warnings)
     return fields
@@ -62,19 +65,19 @@ def verbose_fields(transcript: Transcript) -> dict[str, Any]:
 
 def srt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
     cues = enumerate(_cues(transcript, subtitles, _srt_time), start=1)
-    return "".join(f"{number}\n{cue.start} --> {cue.end}\n{_label(cue.channel)}{cue.text}\n\n" for number, cue in cues)
+    return "".join(f"{number}\n{cue.start} --> {cue.end}\n{_label(cue.voice)}{cue.text}\n\n" for number, cue in cues)
 
 
 def vtt(transcript: Transcript, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
     cues = _cues(transcript, subtitles, _vtt_time)
-    return "WEBVTT\n\n" + "".join(f"{cue.start} --> {cue.end}\n{_voice(cue.channel)}{cue.text}\n\n" for cue in cues)
+    return "WEBVTT\n\n" + "".join(f"{cue.start} --> {cue.end}\n{_vtt_voice(cue.voice)}{cue.text}\n\n" for cue in cues)
 
 
 def tsv(transcript: Transcript) -> str:
     """Start and end in whole milliseconds, and the text."""
     rows = ["start\tend\ttext\n"]
     for segment in transcript.segments:
-        line = _label(segment.channel) + segment.text.strip().replace("\t", " ")
+        line = _label(_voice_of(segment)) + segment.text.strip().replace("\t", " ")
         rows.append(f"{round(1000 * segment.start)}\t{round(1000 * segment.end)}\t{line}\n")
     return "".join(rows)
 
@@ -107,13 +110,18 @@ def render(transcript: Transcript, name: str, subtitles: SubtitleOptions = DEFAU
     return FORMATS[name].render(transcript, subtitles)
 
 
-def _label(channel: int | None) -> str:
-    return "" if channel is None else f"Channel {channel}: "
+def _voice_of(part: Segment | Word) -> str | None:
+    """Who speaks: the speaker or the channel, where one is known."""
+    return part.speaker or (None if part.channel is None else f"Channel {part.channel}")
 
 
-def _voice(channel: int | None) -> str:
+def _label(voice: str | None) -> str:
+    return "" if voice is None else f"{voice}: "
+
+
+def _vtt_voice(voice: str | None) -> str:
     """WebVTT's own mark of who speaks."""
-    return "" if channel is None else f"<v Channel {channel}>"
+    return "" if voice is None else f"<v {html.escape(voice, quote=False)}>"
 
 
 # --- json ---
@@ -145,6 +153,8 @@ def segment_fields(segment: Segment) -> dict[str, Any]:
         fields["token_logprobs"] = [_finite(logprob) for logprob in segment.token_logprobs]
     if segment.channel is not None:
         fields["channel"] = segment.channel
+    if segment.speaker is not None:
+        fields["speaker"] = segment.speaker
     if segment.words is not None:
         fields["words"] = [_word_fields(word, word.text) for word in segment.words]
     return fields
@@ -159,6 +169,8 @@ def _word_fields(word: Word, spelling: str) -> dict[str, object]:
     }
     if word.channel is not None:
         fields["channel"] = word.channel
+    if word.speaker is not None:
+        fields["speaker"] = word.speaker
     return fields
 
 
@@ -170,7 +182,7 @@ class _Cue:
     start: str
     end: str
     text: str
-    channel: int | None
+    voice: str | None
 
 
 FormatTime = Callable[[float], str]
@@ -203,13 +215,13 @@ def _cues(transcript: Transcript, subtitles: SubtitleOptions, format_time: Forma
     if not segments or segments[0].words is None:
         for segment in segments:
             line = segment.text.strip().replace("-->", "->")
-            yield _Cue(format_time(segment.start), format_time(segment.end), line, segment.channel)
+            yield _Cue(format_time(segment.start), format_time(segment.end), line, _voice_of(segment))
         return
     for words in _group_words(segments, subtitles):
         if subtitles.highlight_words:
             yield from _highlighted(words, format_time)
         else:
-            yield _Cue(format_time(words[0].start), format_time(words[-1].end), _joined(words), words[0].channel)
+            yield _Cue(format_time(words[0].start), format_time(words[-1].end), _joined(words), _voice_of(words[0]))
 
 
 def _joined(words: Sequence[Word]) -> str:
@@ -218,13 +230,13 @@ def _joined(words: Sequence[Word]) -> str:
 
 def _highlighted(words: Sequence[Word], format_time: FormatTime) -> Iterator[_Cue]:
     """One cue per word with that word underlined, and a plain cue for each pause between words."""
-    shown_until, channel = format_time(words[0].start), words[0].channel
+    shown_until, voice = format_time(words[0].start), _voice_of(words[0])
     for index, word in enumerate(words):
         start, end = format_time(word.start), format_time(word.end)
         if shown_until != start:
-            yield _Cue(shown_until, start, _joined(words), channel)
+            yield _Cue(shown_until, start, _joined(words), voice)
         underlined = _joined(words[:index]) + _underlined(word.text) + _joined(words[index + 1 :])
-        yield _Cue(start, end, underlined, channel)
+        yield _Cue(start, end, underlined, voice)
         shown_until = end
 
 
@@ -248,7 +260,7 @@ def _group_words(segments: Sequence[Segment], subtitles: SubtitleOptions) -> Ite
 
 @dataclass
 class _Layout:
-    """The subtitle being filled. Without `max_line_count` a subtitle never spans two segments, and never channels."""
+    """The subtitle being filled. Without `max_line_count` a subtitle never spans two segments, and never voices."""
 
     options: SubtitleOptions
     last_start_s: float
@@ -259,8 +271,8 @@ class _Layout:
     def add(self, word: Word, *, starts_chunk: bool) -> list[Word]:
         """Add a word; return the previous subtitle if this word starts a new one."""
         keeps_segments = self.options.max_line_count is None
-        is_other_channel = bool(self.subtitle) and self.subtitle[-1].channel != word.channel
-        has_long_pause = (not keeps_segments and word.start - self.last_start_s > LONG_PAUSE_S) or is_other_channel
+        is_other_voice = bool(self.subtitle) and _voice_of(self.subtitle[-1]) != _voice_of(word)
+        has_long_pause = (not keeps_segments and word.start - self.last_start_s > LONG_PAUSE_S) or is_other_voice
         starts_subtitle = keeps_segments and starts_chunk and bool(self.subtitle)
         has_room = self.line_width + len(word.text) <= (self.options.max_line_width or UNLIMITED)
         self.last_start_s = word.start

@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from choral.diarization import Speaker
 from choral.errors import UsageError
 from choral.validation import check_fields
 
@@ -31,6 +32,7 @@ MAX_TEMPERATURES = 16
 MAX_SUPPRESSED_TOKENS = 4_096  # more than all tokens with digits, which some suppress
 MAX_CLIP_TIMES = 10_000
 MAX_CLIP_S = 365 * 86_400.0
+MAX_SPEAKERS = 100
 
 
 def option(
@@ -40,12 +42,14 @@ def option(
     metavar: str | None = None,
     within: tuple[float, float] | None = None,
     max_length: int | None = None,
+    separator: str = ",",
 ) -> Any:
     """A dataclass field with its help text, the accepted range of its numbers, and the most characters or values.
 
-    `check_fields` enforces both. A text with `max_length` must also be valid Unicode.
+    `check_fields` enforces both. A text with `max_length` must also be valid Unicode. `separator` is between the values
+    of a list on the command line.
     """
-    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length}
+    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length, "separator": separator}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -75,6 +79,15 @@ class TranscribeOptions:
         "mix",
         "mix: all channels as one; split: each channel by itself, for speakers that were recorded apart "
         "(telephone calls, a microphone each)",
+    )
+    diarize: bool = option(False, "tell speakers apart: segments end where the speaker changes")
+    speakers: int | tuple[int, ...] | None = option(
+        None,
+        "number of speakers, or its bounds as in 2-5; found when not given",
+        metavar="N|N-N",
+        within=(1, MAX_SPEAKERS),
+        max_length=2,
+        separator="-",
     )
     loudness: Loudness = option(
         "off", "normalise loudness first: ebu measures integrated loudness (EBU R128), rms the mean power"
@@ -159,6 +172,12 @@ class TranscribeOptions:
         check_fields(self)
         if self.loudness_target is not None and self.loudness == "off":
             raise UsageError("loudness_target has no effect without loudness: set loudness to ebu or rms")
+        if self.speakers is not None and not self.diarize:
+            raise UsageError("speakers has no effect without diarize: enable diarize too")
+        if isinstance(self.speakers, tuple) and (not self.speakers or self.speakers[0] > self.speakers[-1]):
+            raise UsageError("speakers must be a number, or the lowest and the highest, for example 2-5")
+        if self.diarize and self.channels == "split":
+            raise UsageError("channels=split keeps speakers apart by itself: leave out diarize, or mix the channels")
         if not self.temperatures:
             raise UsageError("temperature: give at least one number, for example 0")
         if self.hallucination_silence_threshold is not None and not self.word_timestamps:
@@ -236,6 +255,7 @@ class Transcript:
     duration: float
     task: Task = "transcribe"
     warnings: tuple[str, ...] = ()
+    speakers: tuple[Speaker, ...] = ()  # with diarize, by their first turn
 
     @property
     def words(self) -> tuple[Word, ...]:

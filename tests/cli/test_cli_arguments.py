@@ -98,12 +98,15 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
     for field in dataclasses.fields(TranscribeOptions):
         flag = "--" + field.name.replace("_", "-")
         values = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"], "Loudness": ["ebu"]}
+        values["Channels"] = ["split"]
         value = values.get(field.type.removesuffix(" | None"), ["1"])
         arguments = [flag, *value]
         if field.name == "language":
             arguments = [flag, "Welsh"]
         if field.name == "hallucination_silence_threshold":
             arguments.append("--word-timestamps")
+        if field.name == "speakers":
+            arguments = [flag, "2-5", "--diarize"]
         if field.name == "loudness_target":
             arguments = [flag, "-18.5", "--loudness", "rms"]
         parsed = parse_command(["transcribe", "a.mp3", *normalise(arguments)])
@@ -116,6 +119,9 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
     [
         (["--beam-size", "many"], "argument --beam-size: invalid number value: 'many'"),
         (["--temperature", "0,warm"], "argument --temperature: invalid list of numbers value: '0,warm'"),
+        (["--speakers", "two"], "argument --speakers: invalid list of numbers value: 'two'"),
+        (["--speakers", "5-2", "--diarize"], "the lowest and the highest, for example 2-5"),
+        (["--speakers", "2"], "speakers has no effect without diarize"),
         (["--beam-size"], "argument --beam-size: expected one argument"),
         (["--task", "sing"], "argument --task: invalid choice: 'sing'"),
         (["--beam-size", "0"], "beam_size is 0; it must be a whole number from 1 to 64"),

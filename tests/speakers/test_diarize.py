@@ -109,9 +109,9 @@ def test_damaged_networks_are_named(tmp_path: Path) -> None:
 
 def test_bounds() -> None:
     assert speaker_bounds(None) == (1, None)
-    assert speaker_bounds(3) == (3, 3)
+    assert speaker_bounds(3) == speaker_bounds((3,)) == (3, 3)
     assert speaker_bounds((2, 5)) == (2, 5)
-    for wrong in (0, -1, True, (5, 2), (1,), (1, 2, 3), "2", 101, (0, 3), 2.0):
+    for wrong in (0, -1, True, (5, 2), (), (1, 2, 3), "2", 101, (0, 3), 2.0):
         with pytest.raises(UsageError, match="speakers is"):
             speaker_bounds(wrong)  # type: ignore[arg-type]
 

@@ -183,7 +183,8 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], hin
         group.add_argument(flag, choices=choices, metavar="|".join(choices), **settings)
     else:
         metavar = field.metadata["metavar"] or _metavar(members)
-        group.add_argument(flag, type=_converter(members), metavar=metavar, **settings)
+        converter = _converter(members, field.metadata.get("separator", ","))
+        group.add_argument(flag, type=converter, metavar=metavar, **settings)
 
 
 def describe(text: str, default: object) -> str:
@@ -209,7 +210,7 @@ def _metavar(members: Sequence[Any]) -> str:
     return "TEXT" if str in members else "N"
 
 
-def _converter(members: Sequence[Any]) -> Callable[[str], object]:
+def _converter(members: Sequence[Any], separator: str) -> Callable[[str], object]:
     """A function that turns the text after a flag into a value of one of these types."""
     list_type = next((member for member in members if get_origin(member) is tuple), None)
 
@@ -218,7 +219,7 @@ def _converter(members: Sequence[Any]) -> Callable[[str], object]:
             return None
         if list_type is not None:
             element = get_args(list_type)[0]
-            return tuple(element(part) for part in text.split(",") if part.strip())
+            return tuple(element(part) for part in text.split(separator) if part.strip())
         return members[0](text)
 
     convert.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(members), "text")

@@ -51,6 +51,7 @@ Ctrl-C, 141 output pipe closed, 143 stopped by SIGTERM, 1 any other error or sev
 FLAGS: dict[str, tuple[str, ...]] = {
     "language and task": ("language", "task"),
     "long audio": ("mode", "vad", "vad_threshold", "vad_min_silence", "vad_padding", "clip_timestamps"),
+    "speakers": ("diarize", "speakers"),
     "channels and loudness": ("channels", "loudness", "loudness_target"),
     "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations"),
     "prompts": (

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
+from choral.diarization import Speaker
 from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, UsageError
 from choral.jobs.job_states import ENDED, State
 from choral.jobs.request import JobRequest
@@ -191,13 +192,13 @@ class WorkerStatus:
 
 def transcript_to_json(transcript: Transcript) -> str:
     """All fields; numbers that JSON does not have (NaN, infinity) become null."""
-    fields = {"v": TRANSCRIPT_VERSION, **dataclasses.asdict(transcript, dict_factory=_with_known_channel)}
+    fields = {"v": TRANSCRIPT_VERSION, **dataclasses.asdict(transcript, dict_factory=_without_absent)}
     return json.dumps(_finite(fields), ensure_ascii=False, allow_nan=False)
 
 
-def _with_known_channel(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Without the channel where there is none: most results have none, and older versions do not know it."""
-    return {name: value for name, value in fields if name != "channel" or value is not None}
+def _without_absent(fields: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Without channels and speakers where there are none: older versions do not know them."""
+    return {name: value for name, value in fields if name not in ("channel", "speaker", "speakers") or value}
 
 
 def transcript_from_json(text: str | bytes) -> Transcript:
@@ -210,7 +211,10 @@ def transcript_from_json(text: str | bytes) -> Transcript:
                 f"this result has version {version!r}, and this Choral reads {TRANSCRIPT_VERSION}: update the older one"
             )
         segments = tuple(_segment(segment) for segment in fields.pop("segments"))
-        return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
+        speakers = tuple(
+            Speaker(**{**each, "embedding": tuple(each["embedding"])}) for each in fields.pop("speakers", ())
+        )
+        return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), speakers=speakers, **fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise JobFailed(
             f"this result cannot be read ({type(error).__name__}: {error}): submit the job again"

@@ -166,6 +166,3 @@ class ChannelMerger:
 def in_channel(segment: Segment, channel: int) -> Segment:
     words = segment.words and tuple(replace(word, channel=channel) for word in segment.words)
     return replace(segment, channel=channel, words=words)
-
-
-AnyTranscription = Transcription | ChannelsTranscription

@@ -33,8 +33,7 @@ from choral.serving.request_events import (
 from choral.types import Channels, Priority, TranscribeOptions, Transcript
 
 if TYPE_CHECKING:
-    from choral.longform.channels import AnyTranscription
-    from choral.longform.transcriber import Transcriber
+    from choral.longform.transcriber import AnyTranscription, Transcriber
 
 # Of `decode_into`: sink, source, maximum seconds of audio, progress, cancel event, channels; returns the warnings.
 DecodeFunction = Callable[

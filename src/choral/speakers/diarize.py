@@ -20,12 +20,12 @@ from choral.speakers.embedding import SpeakerFrames, SpeechPiece, embed_window
 from choral.speakers.networks import SpeakerNetworks, load_networks
 from choral.speakers.reconstruction import PieceSpeaker, active_frames, spans_of
 from choral.speakers.segmentation import N_LOCAL, SegmentedWindow, segment_windows
+from choral.types import MAX_SPEAKERS
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
 
-MAX_SPEAKERS = 100
-SpeakerCount = int | tuple[int, int] | None
+SpeakerCount = int | tuple[int, ...] | None
 OnDiarized = Callable[[float], None]  # seconds of audio
 
 
@@ -96,10 +96,11 @@ def speaker_bounds(speakers: SpeakerCount) -> tuple[int, int | None]:
     """The lowest and the highest number of speakers; None: any."""
     if speakers is None:
         return 1, None
-    bounds = (speakers, speakers) if isinstance(speakers, int) else speakers
-    is_pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(type(bound) is int for bound in bounds)
-    if not is_pair or not 1 <= bounds[0] <= bounds[1] <= MAX_SPEAKERS:
+    bounds = speakers if isinstance(speakers, tuple | list) else (speakers,)
+    if not 1 <= len(bounds) <= 2 or not all(type(bound) is int for bound in bounds):
+        bounds = (0,)
+    if not 1 <= bounds[0] <= bounds[-1] <= MAX_SPEAKERS:
         raise UsageError(
             f"speakers is {speakers!r}; it must be a number from 1 to {MAX_SPEAKERS}, or two in order: (2, 5)"
         )
-    return bounds[0], bounds[1]
+    return bounds[0], bounds[-1]
