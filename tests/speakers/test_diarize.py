@@ -15,8 +15,9 @@ from choral.diarization import Diarization, SpeakerTurn
 from choral.errors import ModelCorrupt, UsageError
 from choral.remote.speech_samples import SpeechSample
 from choral.speakers.diarize import diarize_recording, speaker_bounds
+from choral.speakers.embedding import CHUNK_FRAMES, SpeakerFrames
 from choral.speakers.fbank import fbank
-from choral.speakers.networks import EMBEDDING_FILE, SEGMENTATION_FILE, SpeakerNetworks
+from choral.speakers.networks import EMBEDDING_FILE, FRAME_SIZE, SEGMENTATION_FILE, SpeakerNetworks
 
 RATE = 16_000
 
@@ -98,6 +99,14 @@ def test_statistics_over_all_frames_are_the_networks_own(networks: SpeakerNetwor
     frames = networks.speaker_frames(features)
     embedding = networks.embed(frames, np.ones(len(frames), np.float32))
     np.testing.assert_allclose(embedding, expected / np.linalg.norm(expected), atol=1e-4)
+
+
+def test_frames_end_with_the_recording(networks: SpeakerNetworks, jfk: Path) -> None:
+    """The last window is padded, and speech in it may seem to go on after the last chunk."""
+    with Recording.open(read(jfk)[: 2 * RATE]) as recording:
+        frames = SpeakerFrames(recording, networks)
+        assert frames.between(0, 3 * CHUNK_FRAMES).shape == (25, FRAME_SIZE)
+        assert frames.between(CHUNK_FRAMES, 2 * CHUNK_FRAMES).shape == (0, FRAME_SIZE)
 
 
 def test_damaged_networks_are_named(tmp_path: Path) -> None:

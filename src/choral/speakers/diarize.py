@@ -1,6 +1,6 @@
 """`diarize`: who spoke when in a recording, of any length, in bounded memory.
 
-What is kept of each window (2 s of audio) is 4 kB of activity and about ten embeddings of 1 kB.
+What is kept of each window (2 s of audio) is 4 kB of activity and about ten embeddings of 512 bytes.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def diarize_recording(
     if not pieces:
         return Diarization((), (), recording.duration)
     clusters = cluster(
-        np.stack([piece.embedding for piece in pieces]),
+        np.stack([piece.embedding for piece in pieces]).astype(np.float32),
         np.array([piece.clean_s for piece in pieces], np.float32),
         np.array([piece.window * N_LOCAL + piece.local for piece in pieces]),
         bounds,

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.recording import Recording
 from choral.speakers.fbank import FRAME_SAMPLES as FBANK_SAMPLES
 from choral.speakers.fbank import HOP_SAMPLES, fbank
-from choral.speakers.networks import Float32, SpeakerNetworks
+from choral.speakers.networks import FRAME_SIZE, Float32, SpeakerNetworks
 from choral.speakers.segmentation import (
     CENTER_S,
     FRAME_S,
@@ -47,7 +48,7 @@ class SpeechPiece:
     first: int  # frame of the window, and up to `stop`: all that the embedding decides about
     stop: int
     clean_s: float  # of speech without others
-    embedding: Float32
+    embedding: npt.NDArray[np.float16]  # of unit length; in half precision, because all are kept until the end
 
 
 class SpeakerFrames:
@@ -78,7 +79,7 @@ class SpeakerFrames:
         overhang = FBANK_SAMPLES - HOP_SAMPLES
         features = fbank(self._recording.samples(first * FRAME_SAMPLES, stop * FRAME_SAMPLES + overhang))
         if len(features) < STRIDE:
-            return np.zeros((0, 0), np.float32)
+            return np.zeros((0, FRAME_SIZE), np.float32)
         frames = self._networks.speaker_frames(features - features.mean(axis=0))
         skipped = index * CHUNK_FRAMES - first
         return frames[skipped : skipped + CHUNK_FRAMES]
@@ -101,7 +102,7 @@ def embed_window(
             embedding = _embed(window.start_sample, heard, frames, networks)
             if embedding is not None:
                 clean_s = float((heard & clean).sum()) * FRAME_S
-                found.append(SpeechPiece(index, local, first, stop, clean_s, embedding))
+                found.append(SpeechPiece(index, local, first, stop, clean_s, embedding.astype(np.float16)))
         pieces += _without_gaps(found)
     return pieces
 

@@ -30,6 +30,7 @@ SEGMENTATION_FILE = "pyannote-segmentation-3.0.onnx"
 EMBEDDING_FILE = "wespeaker-resnet34-256.onnx"
 FRAME_OUTPUT = "onnx::ReduceMean_343"  # [1, channels, bins, frames]: the last convolution's
 HEAD = ("model.seg_1.weight", "model.seg_1.bias", "mean_vec")  # a linear layer; the mean of many embeddings
+FRAME_SIZE = 2560  # channels × bins
 MIN_VARIANCE = np.float32(1e-7)  # of the network's own statistics
 
 _GRAPH, _OUTPUT, _NAME = 7, 12, 1  # fields of ModelProto, GraphProto and ValueInfoProto
