@@ -30,7 +30,8 @@ from choral.cli.shared_flags import load_model, machine_arguments
 from choral.errors import EngineError, RedisUnavailable, UsageError
 from choral.jobs.record import JobRecord
 from choral.jobs.sync_client import Client
-from choral.types import Priority, Transcript
+from choral.options import Priority
+from choral.transcript import Transcript
 from support.http_stub import HttpStub
 from support.redis_server import RedisServer
 from support.script import run_script

@@ -30,7 +30,7 @@ from choral.engine.group import LocalEngine, as_local
 from choral.engine.window import Caller
 from choral.errors import UsageError
 from choral.longform.transcriber import Transcriber, Transcription
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from support.script import run_script
 
 CLIP_S = 5.0

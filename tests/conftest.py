@@ -21,6 +21,7 @@ from choral.model import catalog
 from choral.model.model_source import PackageSource
 from choral.model.store import ModelStore
 from choral.remote import speech_samples
+from choral.speakers.networks import SpeakerNetworks, load_networks
 from choral.storage import cache_root, locked
 
 MODELS = cache_root() / "test-models"
@@ -170,6 +171,13 @@ def tiny_en_ct2() -> Path:
         return folder
 
     return fetched(fetch)
+
+
+@pytest.fixture(scope="session")
+def networks() -> SpeakerNetworks:
+    """The networks of diarization."""
+    fetched(lambda: ModelStore().resolve("speakers"))
+    return load_networks()
 
 
 @pytest.fixture(scope="session")

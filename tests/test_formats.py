@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 
 from choral import formats
 from choral.errors import UsageError
-from choral.types import Segment, SubtitleOptions, Transcript, Word
+from choral.options import SubtitleOptions
+from choral.transcript import Segment, Transcript, Word
 
 WRITERS = {
     "text": whisper.utils.WriteTXT,

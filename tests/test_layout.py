@@ -15,13 +15,14 @@ SOURCE = Path(__file__).parent.parent / "src" / "choral"
 DOCS = SOURCE.parent.parent / "docs"
 FILES = sorted(SOURCE.rglob("*.py"))
 LAYERS = [
-    {"errors", "validation", "term_lists", "types", "config", "storage", "common"},
+    {"errors", "validation", "term_lists", "options", "diarization", "transcript", "config", "storage", "common"},
     {"remote", "kernels"},
     {"audio", "model"},
+    {"speakers"},
     {"engine"},
     {"longform"},
     {"serving"},
-    {"api", "formats"},
+    {"api", "subtitles", "formats"},
     {"jobs"},
     {"server"},
     {"bench"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from choral.errors import UsageError
+from choral.options import TranscribeOptions
 from choral.term_lists import MAX_HOTWORDS, MAX_LIST_CHARACTERS, MAX_REPLACEMENTS, read_hotwords, read_replacements
-from choral.types import TranscribeOptions
 
 
 @pytest.mark.parametrize(

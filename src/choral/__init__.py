@@ -13,7 +13,9 @@ Importing the package is cheap: numpy, torch and the rest load with the first ca
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from choral.types import Segment, SubtitleOptions, Token, TranscribeOptions, Transcript, Word
+from choral.diarization import Diarization, Speaker, SpeakerTurn
+from choral.options import SubtitleOptions, TranscribeOptions
+from choral.transcript import Segment, Token, Transcript, Word
 
 if TYPE_CHECKING:
     from choral import errors, formats, jobs
@@ -21,20 +23,25 @@ if TYPE_CHECKING:
     from choral.audio.recording import Recording
     from choral.config import EngineSettings
     from choral.model.store import ModelStore as Store
+    from choral.speakers.diarize import diarize
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Diarization",
     "EngineSettings",
     "Model",
     "Recording",
     "Segment",
+    "Speaker",
+    "SpeakerTurn",
     "Store",
     "SubtitleOptions",
     "Token",
     "TranscribeOptions",
     "Transcript",
     "Word",
+    "diarize",
     "errors",
     "formats",
     "jobs",
@@ -47,6 +54,7 @@ _LAZY_NAMES = {
     "Model": "choral.api.Model",
     "Recording": "choral.audio.recording.Recording",
     "Store": "choral.model.store.ModelStore",
+    "diarize": "choral.speakers.diarize.diarize",
     "load": "choral.api.load",
     "load_with": "choral.api.load_with",  # deprecated
 }

@@ -17,12 +17,12 @@ from choral.errors import UsageError
 from choral.longform.alignment import start_alignment
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.progress_reporter import OnProgress
-from choral.longform.transcriber import Transcriber, detect_language
-from choral.types import Priority, Segment, Token, TranscribeOptions, Transcript
+from choral.longform.transcriber import AnyTranscription, Transcriber, detect_language
+from choral.options import Priority, TranscribeOptions
+from choral.transcript import Segment, Token, Transcript
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
-    from choral.longform.channels import AnyTranscription
     from choral.serving.runtime import InputResult, Runtime
 
 

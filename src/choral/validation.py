@@ -28,12 +28,14 @@ def option(
     metavar: str | None = None,
     within: tuple[float, float] | None = None,
     max_length: int | None = None,
+    separator: str = ",",
 ) -> Any:
     """A dataclass field with its help text, the accepted range of its numbers, and the most characters or values.
 
-    `check_fields` enforces both. A text with `max_length` must also be valid Unicode.
+    `check_fields` enforces both. A text with `max_length` must also be valid Unicode. `separator` is between the values
+    of a list on the command line.
     """
-    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length}
+    metadata = {"help": text, "metavar": metavar, "within": within, "max_length": max_length, "separator": separator}
     return dataclasses.field(default=default, metadata=metadata)
 
 

@@ -15,7 +15,7 @@ import pytest
 from choral.audio.loudness import measure_loudness, normalize_loudness
 from choral.audio.recording import Recording
 from choral.errors import UsageError
-from choral.types import LoudnessKind, TranscribeOptions
+from choral.options import LoudnessKind, TranscribeOptions
 from media_files import RATE, Int16Samples, encode, read_clip
 
 

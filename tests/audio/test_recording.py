@@ -180,7 +180,7 @@ from choral.audio.mel import mel_peak
 from choral.audio.recording import Recording
 from choral.longform.cuts import NO_END, Clip
 from choral.longform.speech_windows import windows_of
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from long_wav import LongWav
 
 hours, max_memory_s, clip = float(sys.argv[1]), float(sys.argv[2]), open("clip.wav", "rb").read()

@@ -12,7 +12,7 @@ from choral.audio.recording import Recording
 from choral.audio.second_opinion import SecondOpinion
 from choral.audio.speech_spans import SpeechSpan
 from choral.longform.speech_windows import heard_in
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from media_files import read_clip
 
 RATE = 16_000

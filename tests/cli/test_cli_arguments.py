@@ -14,7 +14,7 @@ from choral.cli.batch_run import BatchOptions
 from choral.cli.main import parse as parse_command
 from choral.cli.transcribe import read_batch_options
 from choral.errors import UsageError
-from choral.types import SubtitleOptions, TranscribeOptions
+from choral.options import SubtitleOptions, TranscribeOptions
 
 
 def parse(*arguments: str) -> BatchOptions:
@@ -109,6 +109,8 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
             arguments = [flag, "Welsh"]
         if field.name == "hallucination_silence_threshold":
             arguments.append("--word-timestamps")
+        if field.name == "speakers":
+            arguments = [flag, "2-5", "--diarize"]
         if field.name == "loudness_target":
             arguments = [flag, "-18.5", "--loudness", "rms"]
         parsed = parse_command(["transcribe", "a.mp3", *normalise(arguments)])
@@ -132,6 +134,9 @@ def test_term_lists_are_read_from_files(tmp_path: Path) -> None:
     [
         (["--beam-size", "many"], "argument --beam-size: invalid number value: 'many'"),
         (["--temperature", "0,warm"], "argument --temperature: invalid list of numbers value: '0,warm'"),
+        (["--speakers", "two"], "argument --speakers: invalid list of numbers value: 'two'"),
+        (["--speakers", "5-2", "--diarize"], "the lowest and the highest, for example 2-5"),
+        (["--speakers", "2"], "speakers has no effect without diarize"),
         (["--beam-size"], "argument --beam-size: expected one argument"),
         (["--task", "sing"], "argument --task: invalid choice: 'sing'"),
         (["--beam-size", "0"], "beam_size is 0; it must be a whole number from 1 to 64"),

@@ -22,7 +22,7 @@ from choral.cli.executors import RuntimeExecutor
 from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import FileSink, plan_outputs
-from choral.types import SubtitleOptions, TranscribeOptions
+from choral.options import SubtitleOptions, TranscribeOptions
 from speech_files import join_clips
 from terminal_screen import COMMAND
 

@@ -18,7 +18,8 @@ import pytest
 
 import choral as package
 from choral import formats
-from choral.types import SubtitleOptions, Transcript
+from choral.options import SubtitleOptions
+from choral.transcript import Transcript
 
 Run = Callable[..., Any]
 FLOAT32 = ("--compute-type", "float32")  # one file and several then run on the same engine

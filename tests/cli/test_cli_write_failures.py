@@ -19,7 +19,7 @@ from choral.cli.failures import Failures
 from choral.cli.inputs import expand
 from choral.cli.outputs import FileSink, plan_outputs
 from choral.cli.progress import NullDisplay
-from choral.types import SubtitleOptions, TranscribeOptions
+from choral.options import SubtitleOptions, TranscribeOptions
 
 Run = Callable[..., Any]
 

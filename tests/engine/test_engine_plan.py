@@ -14,7 +14,7 @@ from choral.engine import engine_plan
 from choral.engine.engine_plan import choose_engine, optimize_for, plan_engine
 from choral.errors import MissingDependency
 from choral.model import int8
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 Machine = Callable[..., None]
 ONE = EngineSettings(device="cpu")

@@ -13,7 +13,8 @@ from choral.jobs.redis_connection import connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.worker_queue import StreamEntry, WorkerQueue
-from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
+from choral.options import Priority, TranscribeOptions
+from choral.transcript import Segment, Transcript, Word
 
 SEGMENT = Segment(0, 0, 0.0, 2.5, " Äther.", (1, 2), 0.0, -0.25, 1.1, 0.01, (Word(" Äther.", 0.1, 0.5, 0.75),))
 TRANSCRIPT = Transcript(" Äther.", (SEGMENT,), "de", 0.9, 2.5, warnings=("noisy",))

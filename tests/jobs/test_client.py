@@ -20,7 +20,8 @@ from choral.jobs.job_queue import PRIORITIES, JobQueue
 from choral.jobs.redis_connection import connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.worker_queue import WorkerQueue
-from choral.types import TranscribeOptions, Transcript
+from choral.options import TranscribeOptions
+from choral.transcript import Transcript
 from support.redis_server import RedisServer, free_port
 
 TRANSCRIPT = Transcript("Hello.", (), "en", None, 1.0)

@@ -17,9 +17,9 @@ from choral.jobs.job_states import CRASH_KIND, MAX_RETRY_S, RetryPolicy
 from choral.jobs.queue_store import Delivery, DueWebhook, QueueStore
 from choral.jobs.record import JobRecord, WebhookAttempt, transcript_from_json
 from choral.jobs.request import AudioRef, JobRequest
+from choral.options import TranscribeOptions
 from choral.server.jobs.job_table import JobTable
 from choral.server.jobs.local_queue import LocalQueue
-from choral.types import TranscribeOptions
 from queue_scenario import CALLBACK, TRANSCRIPT, QueueScenario
 
 REQUEST = JobRequest(

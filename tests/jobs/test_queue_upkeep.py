@@ -14,7 +14,7 @@ from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import AudioRef, JobRequest
 from choral.jobs.scripts import REMOVE_IDLE_CONSUMERS, WRITE_BLOB
 from choral.jobs.worker_queue import StreamEntry
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from queue_scenario import CALLBACK, DELIVERED, INLINE, STATUS, TRANSCRIPT, QueueScenario, RunScenario
 
 

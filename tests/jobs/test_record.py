@@ -9,7 +9,7 @@ import pytest
 from choral.errors import UsageError
 from choral.jobs.record import FIELDS, JobRecord, read_record
 from choral.jobs.request import AudioRef, JobRequest
-from choral.types import Priority, TranscribeOptions
+from choral.options import Priority, TranscribeOptions
 
 
 def request_of(job_id: str = "job", priority: Priority = "interactive") -> JobRequest:

@@ -10,7 +10,7 @@ import pytest
 from choral.errors import FetchFailed
 from choral.jobs.record import transcript_from_json
 from choral.jobs.redis_keys import GROUP
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from queue_scenario import CALLBACK, DELIVERED, STATUS, TRANSCRIPT, QueueScenario, RunScenario
 
 

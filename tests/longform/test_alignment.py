@@ -17,9 +17,9 @@ from choral import formats
 from choral.errors import UsageError
 from choral.longform.alignment import in_order, start_alignment
 from choral.longform.known_text import TextWord
+from choral.options import TranscribeOptions
 from choral.remote.speech_samples import SpeechSample
 from choral.serving.request_events import RequestFailed, RequestFinished, TranscribeRequest
-from choral.types import TranscribeOptions
 from media_files import RATE, read_clip
 
 JFK = "And so, my fellow Americans: ask not what your country can do for you. Ask what you can do for your country."

@@ -18,7 +18,8 @@ from choral.audio.growing_recording import open_growing
 from choral.audio.recording import Recording
 from choral.errors import AudioTooLarge, NotAudio
 from choral.jobs.record import transcript_from_json, transcript_to_json
-from choral.types import Segment, SubtitleOptions, TranscribeOptions
+from choral.options import SubtitleOptions, TranscribeOptions
+from choral.transcript import Segment
 from media_files import RATE, encode, read_clip, wav
 
 SPLIT = TranscribeOptions(channels="split", mode="batched", word_timestamps=True, temperature=0.0)

@@ -17,7 +17,7 @@ from choral.longform.compute_budget import ComputeBudget, require_clips
 from choral.longform.cuts import Clip, n_mel_frames
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 RATE = 16_000
 TOKENIZER = Tokenizer.for_checkpoint(ModelDims(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4))

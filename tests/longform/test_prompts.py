@@ -5,7 +5,8 @@ from dataclasses import replace
 from choral.longform.prompts import Prompts
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
-from choral.types import Segment, TranscribeOptions
+from choral.options import TranscribeOptions
+from choral.transcript import Segment
 
 TOKENIZER = Tokenizer.for_checkpoint(ModelDims(80, 1500, 384, 6, 4, 51864, 448, 384, 6, 4))
 SEGMENT = Segment(0, 0, 0.0, 1.0, " x", (), 0.0, -0.1, 1.0, 0.0)

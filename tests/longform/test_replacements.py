@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from choral.longform.replacements import Replacements
-from choral.types import Segment, Word
+from choral.transcript import Segment, Word
 
 
 def segment(*words: str) -> Segment:

@@ -15,7 +15,7 @@ from choral.audio.speech_spans import FRAME_SAMPLES, speech_spans
 from choral.longform import speech_windows
 from choral.longform.cuts import NO_END, Clip, clips_from, intersect, n_mel_frames, quietest_frame
 from choral.longform.speech_windows import SpeechJoiner, WindowCutter, speech_in, windows_of
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 RATE = 16_000
 N_FRAMES = 5_000  # of the voice detector: 160 s

@@ -16,7 +16,7 @@ import choral
 from choral.audio.growing_recording import open_growing
 from choral.audio.recording import Cancelled
 from choral.errors import AudioError
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from gated_file import GatedFile
 from media_files import Int16Samples, encode, read_clip, wav
 

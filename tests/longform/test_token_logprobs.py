@@ -12,7 +12,7 @@ from choral.api import Model, load
 from choral.errors import UsageError
 from choral.formats import render
 from choral.jobs.record import transcript_from_json, transcript_to_json
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 
 @pytest.fixture(scope="module", params=["torch", "ctranslate2"])

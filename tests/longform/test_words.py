@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from choral.longform.words import WordTiming, merge_punctuation
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 pieces = st.sampled_from([" a", "b", " word", ",", ".", "?", ' "', '"', " (", ")", " -", " ", "”", " “", "、", "。"])
 

@@ -140,7 +140,7 @@ def test_catalog_is_consistent() -> None:
     assert len(set(catalog.NAMES)) == len(catalog.NAMES) == 19
     assert len({model.repo for model in catalog.KNOWN}) == len(catalog.KNOWN)
     for model in catalog.KNOWN:
-        assert Repo.parse(model.repo) == Repo(model.repo, "main")
+        assert model.repo is None or Repo.parse(model.repo) == Repo(model.repo, "main")
         for package in model.packages:
             assert all(len(file.sha256) == 64 and file.parts for file in package.files)
             assert all(archive.sha256 and archive.size_bytes for archive in package.archives)

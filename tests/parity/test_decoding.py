@@ -15,7 +15,7 @@ from choral.audio.recording import Recording
 from choral.engine.window import DecodeParams, DetectLanguageParams, Window
 from choral.longform.cuts import Cutter
 from choral.longform.fallback import needs_fallback, score
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from oracle import Pair
 
 N_PARTS = 12

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from choral.audio.recording import Recording
-from choral.types import Segment
+from choral.transcript import Segment
 from oracle import Pair
 
 RATE = 16_000

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 OPTIONS = tuple(field.name for field in dataclasses.fields(TranscribeOptions))
 SPEECH_FIELDS = (

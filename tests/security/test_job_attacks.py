@@ -18,8 +18,8 @@ import pytest
 
 from attack_probe import ProbeReport, under_attack
 from choral.jobs.request import AudioRef, JobRequest
+from choral.options import MAX_CLIP_TIMES, TranscribeOptions
 from choral.server.jobs.job_table import JobTable
-from choral.types import MAX_CLIP_TIMES, TranscribeOptions
 from hostile_server import tar_pit
 from serve_process import ServeProcess, running
 from webhook_receiver import receive_webhooks

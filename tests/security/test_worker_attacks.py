@@ -25,7 +25,7 @@ from choral.jobs.job_queue import JobQueue
 from choral.jobs.redis_connection import connect
 from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import AudioRef, JobRequest
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from hostile_server import tar_pit
 from serve_process import ServeProcess, running
 from support.redis_server import RedisServer, free_port

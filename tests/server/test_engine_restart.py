@@ -14,6 +14,7 @@ import pytest
 from choral.api import Model
 from choral.config import EngineSettings
 from choral.errors import EngineClosed
+from choral.options import TranscribeOptions
 from choral.server.health import Readiness
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
@@ -21,7 +22,6 @@ from choral.serving.input_sources import OpenFile
 from choral.serving.runtime import Runtime
 from choral.serving.settings import ServingSettings
 from choral.serving.supervised_engine import SupervisedEngine
-from choral.types import TranscribeOptions
 
 
 async def wait_until(condition: Callable[[], bool], limit_s: float = 90.0) -> None:

@@ -19,6 +19,7 @@ from choral.audio.source import AudioSource
 from choral.common.aio import cancel_tasks
 from choral.common.malloc import frozen_gc
 from choral.errors import AudioEmpty, QueueFull
+from choral.options import Channels, TranscribeOptions
 from choral.server.listener import trim_memory_periodically
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
@@ -26,7 +27,7 @@ from choral.server.settings import ServerSettings
 from choral.serving.input_sources import OpenFile
 from choral.serving.runtime import NO_BACKLOG, Runtime
 from choral.serving.settings import ServingSettings
-from choral.types import Channels, Segment, TranscribeOptions
+from choral.transcript import Segment
 from media_files import read_clip, wav
 
 

@@ -7,13 +7,13 @@ import io
 
 import pytest
 
+from choral.options import TEMPERATURES, TranscribeOptions
 from choral.server.api_errors import ApiError
 from choral.server.forms import form_schema, validate_json
 from choral.server.jobs.job_form import JobForm, request_body
 from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
 from choral.server.upload import Form
 from choral.serving.input_sources import OpenFile
-from choral.types import TEMPERATURES, TranscribeOptions
 
 
 def read(*fields: tuple[str, str]) -> SpeechRequest:

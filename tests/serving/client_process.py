@@ -16,8 +16,8 @@ from typing import Any
 from choral.audio.recording import Recording
 from choral.engine.window import Caller
 from choral.longform.transcriber import Transcriber, detect_language
+from choral.options import TranscribeOptions
 from choral.serving.engine_client import connect
-from choral.types import TranscribeOptions
 from fake_runner import window
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from choral.audio.recording import OnProgress, decode_into
 from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
-from choral.types import Channels
+from choral.options import Channels
 
 
 def hang() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from choral.options import TranscribeOptions
 from choral.serving.request_events import (
     AudioOpened,
     Progressed,
@@ -18,7 +19,7 @@ from choral.serving.request_events import (
     SegmentReady,
     TranscribeRequest,
 )
-from choral.types import Segment, TranscribeOptions, Transcript
+from choral.transcript import Segment, Transcript
 
 
 class Followed:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from choral.options import TranscribeOptions
 from choral.serving.async_requests import MAX_EVENTS_PER_STEP, AsyncRequests
 from choral.serving.request_events import (
     OnEvent,
@@ -19,7 +20,7 @@ from choral.serving.request_events import (
     RequestFinished,
     TranscribeRequest,
 )
-from choral.types import TranscribeOptions, Transcript
+from choral.transcript import Transcript
 
 N_EVENTS = 1_000
 TRANSCRIPT = Transcript("text", (), "en", None, 1.0)

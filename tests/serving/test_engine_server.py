@@ -21,6 +21,7 @@ from choral.engine.group import EngineGroup
 from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.window import AlignParams, Caller, DecodeParams, DetectLanguageParams, Window, WindowAudio
 from choral.errors import EngineClosed, QueueFull, UsageError, WindowFailed
+from choral.options import Priority
 from choral.serving import engine_protocol, served_client
 from choral.serving.engine_client import LOST, EngineClient
 from choral.serving.engine_protocol import Request, encode_window
@@ -28,7 +29,6 @@ from choral.serving.engine_server import EngineServer
 from choral.serving.hotword_transfer import MAX_TRIES
 from choral.serving.message_socket import HEAD
 from choral.serving.sample_arena import KEPT_SLOTS, SLOT_BYTES, SampleArena
-from choral.types import Priority
 from client_process import client_process, result_of
 from fake_model import ENDLESS, transcriber_on, wait_for
 from fake_runner import SOON_S, FakeRunner, Gate, Plan, audio, engine_on, window

@@ -19,11 +19,11 @@ import pytest
 
 import choral
 from choral.errors import ChoralError, EngineError, NotAudio
+from choral.options import TranscribeOptions
 from choral.serving import connected_process, request_dispatcher
 from choral.serving.engine_server import EngineServer
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.request_pool import RequestBacklog, RequestPool
-from choral.types import TranscribeOptions
 from local_server import LocalServer
 from media_files import Int16Samples, read_clip, wav
 from request_faults import FAULTS

@@ -10,8 +10,8 @@ import pytest
 
 from choral.audio.recording import Recording
 from choral.errors import AudioNotFound, AudioRefused, ChoralError, FetchFailed, NotAudio
+from choral.options import TranscribeOptions
 from choral.serving.request_pool import RequestPool
-from choral.types import TranscribeOptions
 from local_server import LocalServer, serve
 from media_files import Int16Samples, wav
 from request_helpers import Followed, wait_until

@@ -11,9 +11,9 @@ import pytest
 
 import choral
 from choral.errors import AudioEmpty, AudioTooLarge, BadSamples, ChoralError, UsageError
+from choral.options import TranscribeOptions
 from choral.serving.input_sources import OpenFile
 from choral.serving.request_pool import NotShareable, RequestBacklog, RequestPool
-from choral.types import TranscribeOptions
 from local_server import LocalServer
 from media_files import Int16Samples, encode, read_clip, wav
 from request_helpers import Followed, shape_of, wait_until

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from choral import errors
+from choral.options import TranscribeOptions
 from choral.serving.request_inputs import InputLimits, InputRef
 from choral.serving.request_protocol import (
     BadMessage,
@@ -29,7 +30,7 @@ from choral.serving.request_protocol import (
     frame,
     receive,
 )
-from choral.types import Segment, TranscribeOptions, Transcript, Word
+from choral.transcript import Segment, Transcript, Word
 
 WORDS = (Word(" Ünï", 0.1, 1 / 3, 0.7), Word("\udce9", 0.5, 1.0, 1e-300))
 SEGMENT = Segment(3, 3000, 0.1, 2 / 3, " Ünï\udce9", (1, 50_363), 0.2, -1 / 3, 1.1, math.inf, WORDS, (-0.1, -1e-9))

@@ -13,9 +13,10 @@ import pytest
 import choral
 from choral.audio.recording import Recording
 from choral.errors import AudioError, AudioNotFound, BadSamples, EngineClosed, StorageError, UsageError
+from choral.options import TranscribeOptions
 from choral.serving import runtime_plan
 from choral.serving.runtime_plan import plan_runtime
-from choral.types import TranscribeOptions, Transcript
+from choral.transcript import Transcript
 from request_helpers import Followed, is_alive, shape_of, wait_until
 
 SHORT = TranscribeOptions(temperature=0.0, max_tokens=8)

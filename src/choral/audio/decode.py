@@ -25,7 +25,7 @@ from choral.audio.media import MEDIA_ERRORS, Media, channels_of, open_media, req
 from choral.audio.resample import Pieces, Resampler
 from choral.audio.source import AudioSource, unreadable
 from choral.errors import AudioEmpty, BadSamples, NoAudioTrack, NotAudio
-from choral.types import Channels
+from choral.options import Channels
 
 MAX_FAILURES_IN_A_ROW = 1_000  # damaged packets with no audio between them
 MIN_MISSING_S = 0.5  # codec delays and rounded headers account for less than this

@@ -31,7 +31,7 @@ from choral.audio.recording import (
 )
 from choral.audio.samples import SampleSink, SampleWriter
 from choral.audio.source import open_source
-from choral.types import Channels
+from choral.options import Channels
 
 # Decodes to the sink, calls back after each piece, ends with an error when the event is set; returns the warnings.
 DecodeJob = Callable[[SampleSink, OnProgress, threading.Event], tuple[str, ...]]

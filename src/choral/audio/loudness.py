@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.recording import Recording
-from choral.types import LoudnessKind
+from choral.options import LoudnessKind
 
 Values = npt.NDArray[np.float64]
 Bins = npt.NDArray[np.complex128]

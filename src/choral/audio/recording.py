@@ -24,7 +24,7 @@ from choral.audio.constants import S16_SCALE, SAMPLE_RATE
 from choral.audio.samples import Samples, SampleSink, SamplesInMemory, SampleWriter
 from choral.audio.source import AudioSource, MediaInput, open_source
 from choral.errors import AudioTooLarge, BadSamples
-from choral.types import Channels, LoudnessKind
+from choral.options import Channels, LoudnessKind
 
 AudioInput = MediaInput | np.ndarray[Any, Any]
 OnProgress = Callable[[float, float | None], None]  # seconds decoded, total seconds if known

@@ -25,7 +25,7 @@ from choral.audio.constants import SAMPLE_RATE
 from choral.audio.media import channels_of
 from choral.audio.recording import require_channels
 from choral.errors import AudioTooLarge, NotAudio
-from choral.types import Channels
+from choral.options import Channels
 
 MIN_RATE, MAX_RATE = 1_000, 12_000_000  # rates outside are damage; the fastest one-bit recordings are below
 MAX_VALUES_PER_SECOND = 1_536_000  # rate × channels: 192 kHz in 8 channels, or 768 kHz in stereo

@@ -6,7 +6,6 @@ through it on one CPU thread, so their length does not matter. `scripts/build_va
 
 from __future__ import annotations
 
-import os
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ import numpy.typing as npt
 
 from choral.audio.recording import Recording
 from choral.audio.speech_spans import FRAME_SAMPLES, SpanFinder, SpeechSpan
+from choral.common.onnx_session import onnx_session
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession
@@ -109,12 +109,4 @@ def load() -> None:
 
 @cache
 def _session() -> InferenceSession:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # telemetry writes a file and sends data
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
-    model = resources.files("choral").joinpath("assets", "silero_vad_v6.onnx").read_bytes()
-    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+    return onnx_session(resources.files("choral").joinpath("assets", "silero_vad_v6.onnx").read_bytes())

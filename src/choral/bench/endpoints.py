@@ -23,7 +23,7 @@ from choral.bench.json_process import JsonProcess, serve_messages
 from choral.bench.load_generator import send_all
 from choral.config import EngineSettings
 from choral.errors import ChoralError, EngineError
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 STREAM_EVERY = 2  # every second request to the server is a stream
 MAX_CALLER_PROCESSES, CALLERS_PER_PROCESS = 4, 32  # one Python process sends fewer requests than a fast server answers

@@ -27,9 +27,9 @@ from choral.common.processor import n_usable_cores
 from choral.config import EngineSettings
 from choral.engine.engine import Engine
 from choral.longform.transcriber import Transcriber
+from choral.options import TranscribeOptions
 from choral.serving.request_events import RequestEvent, RequestFailed, RequestFinished, SegmentReady, TranscribeRequest
 from choral.serving.runtime import Runtime
-from choral.types import TranscribeOptions
 
 STEREO_MP3 = AUDIO_FORMATS[0]  # 44.1 kHz: decoding takes three times as long
 MONO_MP3 = FileFormat("mp3", "mp3", "libmp3lame", SAMPLE_RATE, "mono")

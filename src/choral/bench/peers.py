@@ -24,7 +24,7 @@ from choral.config import EngineSettings
 from choral.model.checkpoint import Checkpoint
 from choral.model.ct2_cache import ctranslate2_folder
 from choral.model.weights import open_checkpoint
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 ClipInput = tuple[Samples, str | None]  # with its language; None: to be detected
 

@@ -20,7 +20,7 @@ from choral.bench.peers import PeerConfig, is_installed, not_installed_note
 from choral.bench.speech_sets import SetClip
 from choral.bench.wer import Score, normaliser, score
 from choral.common.processor import default_threads
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 SECONDS_PER_HOUR = 3600
 OnClip = Callable[[str, str, "WerRow"], None]  # the names of the clip and of the system, its figures so far

@@ -17,7 +17,7 @@ from choral.cli.shared_flags import add_machine_flags, load_model
 from choral.cli.transcribe import SUBTITLE_FLAGS, add_output_flags, choose_sink, read_batch_options
 from choral.errors import UsageError
 from choral.longform.alignment import MAX_ALIGNED_CHARACTERS, check_text
-from choral.types import SubtitleOptions, TranscribeOptions
+from choral.options import SubtitleOptions, TranscribeOptions
 
 USAGE = "choral align AUDIO TEXT [options]"
 DESCRIPTION = """\

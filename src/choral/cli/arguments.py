@@ -21,7 +21,7 @@ from typing import Any, NoReturn, Self, TypeVar, get_args, get_origin, get_type_
 from choral.cli.console import write_stdout
 from choral.cli.inputs import MEDIA_EXTENSIONS, STDIN
 from choral.errors import UsageError
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 from choral.validation import literal_choices, union_members
 
 Options = TypeVar("Options")
@@ -183,7 +183,8 @@ def _add_flag(group: argparse._ArgumentGroup, field: dataclasses.Field[Any], hin
         group.add_argument(flag, choices=choices, metavar="|".join(choices), **settings)
     else:
         metavar = field.metadata["metavar"] or _metavar(members)
-        group.add_argument(flag, type=_converter(members), metavar=metavar, **settings)
+        converter = _converter(members, field.metadata.get("separator", ","))
+        group.add_argument(flag, type=converter, metavar=metavar, **settings)
 
 
 def describe(text: str, default: object) -> str:
@@ -226,7 +227,7 @@ def _read_term_list(text: str) -> str:
         raise argparse.ArgumentTypeError(f"cannot read {text[1:]}: {error}") from error
 
 
-def _converter(members: Sequence[Any]) -> Callable[[str], object]:
+def _converter(members: Sequence[Any], separator: str) -> Callable[[str], object]:
     """A function that turns the text after a flag into a value of one of these types."""
     list_type = next((member for member in members if get_origin(member) is tuple), None)
 
@@ -237,7 +238,7 @@ def _converter(members: Sequence[Any]) -> Callable[[str], object]:
             return _read_term_list(text)
         if list_type is not None:
             element = get_args(list_type)[0]
-            return tuple(element(part) for part in text.split(",") if part.strip())
+            return tuple(element(part) for part in text.split(separator) if part.strip())
         return members[0](text)
 
     convert.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(members), "text")

@@ -22,8 +22,9 @@ from choral.cli.progress import Display, FileProgress
 from choral.cli.signals import interrupt_code
 from choral.errors import AudioError, EngineError, JobError, StorageError
 from choral.formats import text
+from choral.options import SubtitleOptions, TranscribeOptions
 from choral.serving.request_events import Progressed, RequestFailed, RequestFinished, SegmentReady
-from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
+from choral.transcript import Segment, Transcript
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ DESCRIPTION = "Measure speed and accuracy on this machine. The last line of each
 
 COMMANDS = {  # each in the module bench_NAME
     "wer": "word error rate under several conditions, and invented words",
+    "speakers": "diarization error rate: who spoke when",
     "peers": "speed compared with other libraries, with the same weights",
     "engine": "throughput, memory and overhead of the engine under load",
     "files": "throughput from files on disk to text",

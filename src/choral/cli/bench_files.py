@@ -21,7 +21,7 @@ from choral.cli.bench import (
 )
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import add_machine_flags, add_processes_flag, engine_settings, load_model
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 if TYPE_CHECKING:
     from choral.api import Model

@@ -12,7 +12,7 @@ from choral.cli.bench import add_folder, add_quiet, find_clips, progress, requir
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import add_machine_flags, load_model
 from choral.errors import UsageError
-from choral.types import Mode, TranscribeOptions
+from choral.options import Mode, TranscribeOptions
 
 if TYPE_CHECKING:
     from choral.bench.corpus import LabelledClip

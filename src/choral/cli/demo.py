@@ -15,7 +15,8 @@ from choral.cli.failures import Failures
 from choral.cli.inputs import Input, expand, require_stdin
 from choral.cli.progress import Display, download_bar, open_progress
 from choral.cli.shared_flags import add_machine_flags, load_model
-from choral.types import Segment, SubtitleOptions, TranscribeOptions, Transcript
+from choral.options import SubtitleOptions, TranscribeOptions
+from choral.transcript import Segment, Transcript
 
 USAGE = "choral demo [AUDIO…] [options]"
 DESCRIPTION = """\

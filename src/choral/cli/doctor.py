@@ -16,7 +16,7 @@ from choral.cli.console import write_stdout
 from choral.cli.doctor_findings import Finding, Section, State, count, render_sections
 from choral.cli.shared_flags import add_machine_flags, engine_settings, load_model
 from choral.errors import ChoralError, MissingDependency
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 USAGE = "choral doctor [options]"
 DESCRIPTION = """\

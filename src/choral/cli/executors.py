@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from choral.cli.inputs import Input
 from choral.errors import ChoralError, RedisUnavailable
+from choral.options import TranscribeOptions
 from choral.serving.request_events import (
     Progressed,
     RequestEvent,
@@ -22,7 +23,6 @@ from choral.serving.request_events import (
     SegmentReady,
     TranscribeRequest,
 )
-from choral.types import TranscribeOptions
 
 if TYPE_CHECKING:
     from choral.jobs.record import JobRecord

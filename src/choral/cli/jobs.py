@@ -71,7 +71,7 @@ def run_show(arguments: argparse.Namespace) -> int:
 
 
 def run_result(arguments: argparse.Namespace) -> int:
-    from choral.types import SubtitleOptions
+    from choral.options import SubtitleOptions
 
     def result(client: Client, job_id: str) -> str:
         transcript = client.wait(job_id) if arguments.wait else client.result(job_id)

@@ -111,5 +111,6 @@ def _installed_row(model: InstalledModel) -> tuple[str, ...]:
 
 def _available_row(model: KnownModel) -> tuple[str, ...]:
     ecosystems = {archive.ecosystem for package in model.packages for archive in package.archives}
-    sources = ["Hugging Face hub", *(INDEXES[ecosystem] for ecosystem in sorted(ecosystems, reverse=True))]
+    hub = ["Hugging Face hub"] if model.repo else []
+    sources = [*hub, *(INDEXES[ecosystem] for ecosystem in sorted(ecosystems, reverse=True))]
     return model.name, "no", "", ", ".join(sources), ""

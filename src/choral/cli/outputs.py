@@ -22,8 +22,9 @@ from choral.cli.inputs import Input
 from choral.cli.progress import Display
 from choral.errors import StorageError, UsageError
 from choral.formats import ALL, FORMATS, render, text_line
+from choral.options import SubtitleOptions
 from choral.storage import storage_errors
-from choral.types import Segment, SubtitleOptions, Transcript
+from choral.transcript import Segment, Transcript
 
 MAX_STEM_BYTES = 200  # most file systems allow 255; the rest is for extensions and numbers
 MAX_EXTENSION_BYTES = 20  # anything longer is part of the name

@@ -15,7 +15,7 @@ from choral.cli.progress import open_progress
 from choral.cli.shared_flags import add_redis_flags, open_client
 from choral.cli.transcribe import add_output_flags, add_transcription_flags, choose_sink, read_batch_options
 from choral.errors import AudioError, UsageError
-from choral.types import Priority
+from choral.options import Priority
 
 if TYPE_CHECKING:
     from choral.jobs.sync_client import Client

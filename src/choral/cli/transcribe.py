@@ -24,7 +24,7 @@ from choral.cli.shared_flags import add_machine_flags, add_processes_flag, engin
 from choral.engine.engine_plan import optimize_for, plan_engine
 from choral.errors import UsageError
 from choral.formats import FORMATS
-from choral.types import SubtitleOptions, TranscribeOptions
+from choral.options import SubtitleOptions, TranscribeOptions
 
 USAGE = "choral transcribe AUDIO… [options]"
 DESCRIPTION = """\
@@ -59,6 +59,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "retry_missed_speech",
         "clip_timestamps",
     ),
+    "speakers": ("diarize", "speakers"),
     "channels and loudness": ("channels", "loudness", "loudness_target"),
     "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations", "replacements"),
     "prompts": (

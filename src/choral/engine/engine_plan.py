@@ -18,7 +18,7 @@ from pathlib import Path
 from choral.common.processor import default_threads
 from choral.config import EngineSettings, OptimizeFor
 from choral.errors import MissingDependency
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 CTRANSLATE2_CPU_SLOTS = 8  # windows of one micro-batch: all wait for the longest
 _CUDA_LIBRARY = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"

@@ -16,7 +16,7 @@ from typing import get_args
 
 from choral.engine.steps import WindowTask
 from choral.engine.window import Caller
-from choral.types import Priority
+from choral.options import Priority
 
 WEIGHTS: dict[Priority, float] = {"interactive": 4.0, "batch": 1.0}
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from choral.audio.constants import WINDOW_MEL_FRAMES
 from choral.audio.mel import log_mel, n_frames_covering
 from choral.engine.hotword_trie import HotwordTrie
-from choral.types import Priority, Task
+from choral.options import Priority, Task
 
 Result = TypeVar("Result")
 

@@ -9,7 +9,7 @@ from typing import Literal, TypeVar
 
 from choral.jobs.record import Phase, Timings
 from choral.jobs.request import JobRequest
-from choral.types import Segment
+from choral.transcript import Segment
 
 # cancel: requested by a client; lease_lost: another worker has claimed the job; drain: this process is stopping, or
 # has no capacity for it; engine_failed: the engine ended while it ran the job.

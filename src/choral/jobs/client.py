@@ -35,7 +35,8 @@ from choral.jobs.redis_keys import RedisKeys
 from choral.jobs.request import JobRequest, new_id, require_id
 from choral.jobs.settings import ClientSettings
 from choral.jobs.uploads import Upload, open_upload
-from choral.types import Priority, TranscribeOptions, Transcript
+from choral.options import Priority, TranscribeOptions
+from choral.transcript import Transcript
 
 AudioToSend = str | os.PathLike[str] | bytes | bytearray | BinaryIO
 T = TypeVar("T")

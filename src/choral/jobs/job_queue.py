@@ -19,7 +19,7 @@ from choral.jobs.redis_connection import Redis, RedisError, ResponseError, damag
 from choral.jobs.redis_keys import GROUP, RedisKeys
 from choral.jobs.request import JobRequest
 from choral.jobs.scripts import Script
-from choral.types import Priority
+from choral.options import Priority
 
 PRIORITIES: tuple[Priority, ...] = get_args(Priority)
 CHUNK_BYTES = 4 * 2**20  # of a blob, per command

@@ -28,7 +28,7 @@ from choral.serving.request_events import (
     SegmentReady,
     TranscribeRequest,
 )
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 log = logging.getLogger("choral.jobs")
 REQUEUE_S = 5.0  # after the drain: time to put jobs back; those that are not run again as after a crash

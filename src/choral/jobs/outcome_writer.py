@@ -12,7 +12,7 @@ from choral.errors import ChoralError, EngineClosed, QueueFull
 from choral.jobs.active_job import ActiveJob, JobAborted
 from choral.jobs.job_states import PUT_BACK_S, RetryPolicy, State
 from choral.jobs.queue_store import QueueStore
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 if TYPE_CHECKING:
     from choral.jobs.metrics import JobMetrics

@@ -15,7 +15,7 @@ from choral.jobs.active_job import ActiveJob
 from choral.jobs.job_states import State
 from choral.jobs.record import JobRecord, WebhookAttempt
 from choral.remote.urls import url_host
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 T = TypeVar("T")
 

@@ -12,15 +12,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
+from choral.diarization import Speaker
 from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, UsageError
 from choral.jobs.job_states import ENDED, State
 from choral.jobs.request import JobRequest
-from choral.types import Segment, Transcript, Word
+from choral.transcript import Segment, Transcript, Word
 from choral.validation import check_fields
 
 Phase = Literal["prep", "engine"]
 TRANSCRIPT_VERSION = 1
 MAX_TIME_S = 253_402_300_800  # the year 10000: later times cannot be printed
+OPTIONAL_FIELDS = ("channel", "language", "speaker", "speakers")
 Part = TypeVar("Part")
 
 
@@ -196,8 +198,8 @@ def transcript_to_json(transcript: Transcript) -> str:
 
 
 def _without_absent(fields: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Without channel and language of segments that have none: most results, and older versions do not know them."""
-    return {name: value for name, value in fields if name not in ("channel", "language") or value is not None}
+    """Without what most results do not have, because older versions do not know it."""
+    return {name: value for name, value in fields if name not in OPTIONAL_FIELDS or value}
 
 
 def transcript_from_json(text: str | bytes) -> Transcript:
@@ -210,7 +212,10 @@ def transcript_from_json(text: str | bytes) -> Transcript:
                 f"this result has version {version!r}, and this Choral reads {TRANSCRIPT_VERSION}: update the older one"
             )
         segments = tuple(_segment(segment) for segment in fields.pop("segments"))
-        return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), **fields)
+        speakers = tuple(
+            Speaker(**{**each, "embedding": tuple(each["embedding"])}) for each in fields.pop("speakers", ())
+        )
+        return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), speakers=speakers, **fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise JobFailed(
             f"this result cannot be read ({type(error).__name__}: {error}): submit the job again"

@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 
 from choral.errors import UsageError
-from choral.types import Priority
+from choral.options import Priority
 
 GROUP = "workers"  # the consumer group of both queues
 

@@ -15,8 +15,8 @@ from typing import Literal, get_args
 
 from choral.errors import UsageError
 from choral.jobs.job_states import DAY_S, KEEP_S
+from choral.options import Priority, TranscribeOptions
 from choral.remote.urls import MAX_SHOWN_CHARACTERS, redact_url, url_problem
-from choral.types import Priority, TranscribeOptions
 from choral.validation import check_fields
 
 VERSION = 1

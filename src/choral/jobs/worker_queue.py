@@ -20,7 +20,8 @@ from choral.jobs.record import JobRecord, WorkerStatus, transcript_to_json
 from choral.jobs.redis_connection import damage_errors
 from choral.jobs.redis_keys import GROUP
 from choral.jobs.request import JobRequest
-from choral.types import Priority, Transcript
+from choral.options import Priority
+from choral.transcript import Transcript
 
 GONE_AFTER_S = 15  # without a heartbeat, a worker is no longer listed
 CONSUMER_IDLE_MS = 3_600_000

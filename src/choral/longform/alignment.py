@@ -25,7 +25,8 @@ from choral.longform.realign import GapWindow, Realigner
 from choral.longform.text_match import Pair, longest_increasing, match_words
 from choral.longform.transcriber import Transcriber, Transcription
 from choral.model.languages import to_code
-from choral.types import TEMPERATURES, Priority, Segment, TranscribeOptions, Transcript, Word
+from choral.options import TEMPERATURES, Priority, TranscribeOptions
+from choral.transcript import Segment, Transcript, Word
 
 MAX_ALIGNED_CHARACTERS = 5_000_000  # longer than any book
 MAX_IN_FLIGHT = 64

@@ -24,7 +24,7 @@ from choral.longform.missed_speech import add_missed
 from choral.longform.prompts import Prompts
 from choral.longform.segments import Splitter
 from choral.longform.words import add_words, last_word_end
-from choral.types import Segment
+from choral.transcript import Segment
 
 MIN_HALVED_FRAMES = 10 * MEL_FRAMES_PER_SECOND  # shorter windows with repetitive text get a higher temperature
 

@@ -11,7 +11,8 @@ from choral.audio.recording import Recording
 from choral.engine.window import Result, Window, WindowAudio
 from choral.longform.cuts import Cutter, cut_padded
 from choral.model.tokenizer import Tokenizer
-from choral.types import Segment, TranscribeOptions
+from choral.options import TranscribeOptions
+from choral.transcript import Segment
 
 # A stage of long-form logic: a generator that yields windows, is sent their results, and returns its own result.
 Steps = Generator[Window[Any], Any, Result]

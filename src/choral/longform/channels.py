@@ -20,7 +20,8 @@ from choral.engine.window import Caller
 from choral.errors import AudioError
 from choral.longform.progress_reporter import OnProgress
 from choral.longform.transcriber import Transcriber, Transcription
-from choral.types import Segment, TranscribeOptions, Transcript
+from choral.options import TranscribeOptions
+from choral.transcript import Segment, Transcript
 
 
 @dataclass(frozen=True)
@@ -166,6 +167,3 @@ class ChannelMerger:
 def in_channel(segment: Segment, channel: int) -> Segment:
     words = segment.words and tuple(replace(word, channel=channel) for word in segment.words)
     return replace(segment, channel=channel, words=words)
-
-
-AnyTranscription = Transcription | ChannelsTranscription

@@ -8,7 +8,7 @@ from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
 from choral.longform.chain_types import Attempt, Steps, request
 from choral.longform.compute_budget import ComputeBudget
 from choral.model.tokenizer import Tokenizer
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 
 def decode_with_fallback(

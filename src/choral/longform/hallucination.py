@@ -10,7 +10,7 @@ from choral.audio.recording import Recording
 from choral.longform.chain_types import Accepted, WindowRange
 from choral.longform.cuts import available_frames
 from choral.longform.words import last_word_end
-from choral.types import Segment, Word
+from choral.transcript import Segment, Word
 
 PUNCTUATION = "\"'“¿([{-\"'.。,，!！?？:：”)]}、"
 MAX_SCORED_WORDS = 8

@@ -8,7 +8,7 @@ from functools import lru_cache
 from choral.engine.hotword_trie import MAX_NODES, HotwordTrie
 from choral.errors import UsageError
 from choral.model.tokenizer import WITHOUT_SPACES, Tokenizer
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 PROMPT_ONLY = "CTranslate2 cannot boost hotwords: only those that fit into the prompt were used; use the engine torch"
 

@@ -14,7 +14,8 @@ from choral.audio.speech_spans import speech_spans
 from choral.audio.vad import VoiceDetector
 from choral.longform.chain_types import Accepted, Attempt, ChainContext, WindowRange
 from choral.longform.fallback import needs_fallback
-from choral.types import Segment, TranscribeOptions
+from choral.options import TranscribeOptions
+from choral.transcript import Segment
 
 MIN_AVG_LOGPROB = -2.0  # below, the text is noise whatever the audio is: a token has a probability of an eighth
 MIN_NO_SPEECH_PROB = 0.5

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from choral.longform.words import WordTiming, merge_punctuation
 from choral.model.tokenizer import Tokenizer
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 SENTENCE_END = re.compile(r"(?:[.!?…]+[\"'”’»)\]]*\s+|[。！？]+[”’」』）]*\s*)")
 ABBREVIATION = re.compile(r"(?:^|\s)(?:[^\W\d_]|mrs?|mme|ms|dr|st|jr|sr|hr|fr|prof|vs|nr|no)\.\s+$", re.IGNORECASE)

@@ -18,7 +18,7 @@ from choral.longform.chain_types import ChainContext, Steps, WindowRange
 from choral.longform.cuts import NO_END, Clip, intersect
 from choral.longform.words import WordTiming, word_timings
 from choral.model.tokenizer import Tokenizer
-from choral.types import Segment
+from choral.transcript import Segment
 
 MIN_MISSED_FRAMES = 80  # of speech; less is the end of a word or a breath
 WORD_MARGIN_S = 0.35  # around a word, whose borders are not exact

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from choral.model.tokenizer import Tokenizer
-from choral.types import Segment, TranscribeOptions
+from choral.options import TranscribeOptions
+from choral.transcript import Segment
 
 
 class Prompts:

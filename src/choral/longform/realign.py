@@ -21,7 +21,7 @@ from choral.longform.known_text import TextWord
 from choral.longform.text_match import Gap, Pair, gaps
 from choral.longform.words import find_timings
 from choral.model.tokenizer import Tokenizer
-from choral.types import Word
+from choral.transcript import Word
 
 N_SPECIAL_TOKENS = 8  # reserved for start of transcript, language, task, …
 MAX_SPAN_S = WINDOW_S - 2.0

@@ -10,7 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from choral.types import Segment, Word
+from choral.transcript import Segment, Word
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from choral.errors import ChoralError
 from choral.longform.chain import Chain
 from choral.longform.chain_types import Steps
 from choral.longform.lookahead import Lookahead
-from choral.types import Segment
+from choral.transcript import Segment
 
 MAX_CHAINS_IN_FLIGHT = 64
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from choral.audio.constants import FRAMES_PER_SECOND, MEL_FRAMES_PER_SECOND
 from choral.longform.chain_types import Attempt, Split, WindowRange
 from choral.model.tokenizer import Tokenizer
-from choral.types import Segment
+from choral.transcript import Segment
 
 MEL_FRAMES_PER_TIMESTAMP = MEL_FRAMES_PER_SECOND // FRAMES_PER_SECOND
 TIMESTAMP_S = 1 / FRAMES_PER_SECOND

@@ -18,7 +18,7 @@ from choral.audio.second_opinion import SecondOpinion
 from choral.audio.speech_spans import FRAME_SAMPLES
 from choral.audio.vad import PIECE_FRAMES, SpeechFinder
 from choral.longform.cuts import Clip, intersect, n_mel_frames, quietest_frame
-from choral.types import TranscribeOptions
+from choral.options import TranscribeOptions
 
 MAX_PAUSE_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # a longer silence ends a part
 CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, searched for the quietest position

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from choral.audio.constants import SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.audio.loudness import normalize_loudness
@@ -25,13 +25,17 @@ from choral.longform.speech_windows import heard_in, speech_in, windows_of
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
-from choral.types import Priority, Segment, TranscribeOptions, Transcript
+from choral.options import Priority, TranscribeOptions
+from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
-    from choral.longform.channels import AnyTranscription
+    from choral.longform.channels import ChannelsTranscription
+    from choral.longform.diarized import DiarizedTranscription
 
 MIN_DURATION_S = 0.1
 MIN_SAMPLES = round(MIN_DURATION_S * SAMPLE_RATE)
+
+AnyTranscription: TypeAlias = "Transcription | ChannelsTranscription | DiarizedTranscription"
 
 
 @dataclass(frozen=True)
@@ -63,6 +67,10 @@ class Transcriber:
             from choral.longform.channels import ChannelsTranscription
 
             return ChannelsTranscription(self, recording, options, on_progress, Caller(priority))
+        if options.diarize:
+            from choral.longform.diarized import DiarizedTranscription
+
+            return DiarizedTranscription(self, recording, options, on_progress, Caller(priority))
         return Transcription(self, recording, options, on_progress, Caller(priority))
 
 

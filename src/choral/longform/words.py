@@ -12,7 +12,8 @@ from choral.audio.constants import FRAMES_PER_SECOND
 from choral.engine.window import Aligned, AlignParams, TokenTimes, Window, WindowAudio
 from choral.longform.chain_types import ChainContext, Steps, WindowRange, request
 from choral.longform.dtw import token_start_frames
-from choral.types import Segment, TranscribeOptions, Word
+from choral.options import TranscribeOptions
+from choral.transcript import Segment, Word
 
 SENTENCE_ENDS = ".。!！?？"
 MAX_MEDIAN_S = 0.7

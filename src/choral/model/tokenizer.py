@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from choral.errors import ModelCorrupt, UsageError
 from choral.model import languages
 from choral.model.dims import ModelDims
-from choral.types import Task
+from choral.options import Task
 
 if TYPE_CHECKING:
     import tiktoken

@@ -16,6 +16,7 @@ from starlette.responses import Response
 from choral import formats
 from choral.errors import AudioError, UsageError
 from choral.longform.alignment import MAX_ALIGNED_CHARACTERS, check_text
+from choral.options import Loudness, Priority
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_responses, to_api_error
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import (
@@ -38,7 +39,7 @@ from choral.server.speech_form import MAX_PROMPT_CHARACTERS, Text
 from choral.server.tracing import span
 from choral.server.upload import Form, read_form
 from choral.serving.input_sources import OpenFile
-from choral.types import Loudness, Priority, Transcript
+from choral.transcript import Transcript
 
 TEXT_FILE = "text"
 

@@ -17,11 +17,11 @@ from pydantic_core import core_schema
 
 from choral.errors import UsageError
 from choral.model.languages import CODES, to_code
+from choral.options import MAX_LANGUAGES, MAX_NAME_CHARACTERS, TranscribeOptions
 from choral.remote.urls import redact_url, url_problem
 from choral.server.api_errors import ApiError
 from choral.server.upload import Form
 from choral.serving.input_sources import OpenFile
-from choral.types import MAX_LANGUAGES, MAX_NAME_CHARACTERS, TranscribeOptions
 
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
 MAX_SHOWN_CHARACTERS = 100  # of a client's input, in messages

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from choral.errors import AudioError
+from choral.options import Task
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, ApiError, error_responses, to_api_error
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
@@ -29,7 +30,7 @@ from choral.server.service import Service
 from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
 from choral.server.tracing import span
 from choral.server.upload import read_form
-from choral.types import Segment, Task, Transcript
+from choral.transcript import Segment, Transcript
 
 MODEL_ALIAS = "whisper-1"  # the name in OpenAI's clients: stands for the model that is loaded
 

@@ -23,7 +23,7 @@ from choral.errors import ChoralError
 from choral.server.api_errors import error_fields, to_api_error
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.speech_form import SpeechRequest
-from choral.types import Segment, Token, Transcript
+from choral.transcript import Segment, Token, Transcript
 
 AUDIO_TOKENS_PER_S = 50  # encoder positions
 MEDIA_TYPES = {

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from choral.common.aio import LoopSupervisor
+from choral.options import Priority, TranscribeOptions
 from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
@@ -31,7 +32,7 @@ from choral.serving.request_events import (
     SegmentReady,
     TranscribeRequest,
 )
-from choral.types import Priority, Segment, TranscribeOptions, Transcript
+from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
     from choral.api import Model

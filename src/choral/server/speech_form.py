@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
+from choral.options import TEMPERATURES, Channels, Loudness, Mode, Priority, Task, TranscribeOptions
 from choral.server.api_errors import ApiError
 from choral.server.forms import (
     FormModel,
@@ -27,7 +28,6 @@ from choral.server.forms import (
 from choral.server.upload import Form
 from choral.serving.input_sources import ServiceAudio
 from choral.term_lists import MAX_LIST_CHARACTERS
-from choral.types import TEMPERATURES, Channels, Loudness, Mode, Priority, Task, TranscribeOptions
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
 Granularity = Literal["segment", "word"]

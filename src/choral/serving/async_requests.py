@@ -21,7 +21,7 @@ from choral.serving.request_events import (
     RequestFinished,
     TranscribeRequest,
 )
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 MAX_EVENTS_PER_STEP = 8  # of the loop; a request has at least two
 

@@ -37,8 +37,8 @@ from choral.engine.window import (
     Window,
 )
 from choral.model.dims import ModelDims
+from choral.options import Priority
 from choral.serving.message_socket import Body, ProtocolError
-from choral.types import Priority
 from choral.validation import union_members
 
 MAX_REQUEST_BYTES = 2**20  # of one message to the server

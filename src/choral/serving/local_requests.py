@@ -11,12 +11,12 @@ import numpy as np
 from choral.audio.recording import MAX_MEMORY_S, Recording
 from choral.audio.source import AudioSource, open_source
 from choral.longform.transcriber import Transcriber
+from choral.options import Channels
 from choral.remote.abort_handle import AbortHandle
 from choral.serving.input_sources import OpenFile
 from choral.serving.request_events import OnEvent, TranscribeRequest
 from choral.serving.request_inputs import InputLimits, RequestAudio, open_input, share_input
 from choral.serving.request_run import DecodeLimits, RequestRun
-from choral.types import Channels
 
 JOIN_TIMEOUT_S = 2.0  # a thread that reads from a pipe may never end
 

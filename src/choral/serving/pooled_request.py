@@ -31,7 +31,7 @@ from choral.serving.request_protocol import (
     decode_transcript,
     encode_start,
 )
-from choral.types import Segment
+from choral.transcript import Segment
 
 if TYPE_CHECKING:
     from choral.serving.connected_process import ConnectedProcess

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from choral.types import Priority, Segment, TranscribeOptions, Transcript
+from choral.options import Priority, TranscribeOptions
+from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput, Recording

@@ -30,12 +30,12 @@ from choral.audio.source import (
 )
 from choral.audio.spool import require_size
 from choral.errors import AudioEmpty, StorageError
+from choral.options import Channels, LoudnessKind
 from choral.remote.abort_handle import AbortHandle
 from choral.remote.ssrf_guard import SsrfGuard
 from choral.remote.urls import redact_url, require_http, url_scheme
 from choral.serving.input_sources import OpenFile, open_path, share_file
 from choral.serving.settings import ServingSettings
-from choral.types import Channels, LoudnessKind
 
 FETCH_MEMORY_BYTES = 2**20  # of each download; the rest goes to a file
 PIECE_SAMPLES = 2**20

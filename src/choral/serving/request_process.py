@@ -41,7 +41,7 @@ from choral.serving.request_run import DecodeFunction, DecodeLimits, RequestRun
 
 if TYPE_CHECKING:
     from choral.longform.transcriber import Transcriber
-    from choral.types import Segment
+    from choral.transcript import Segment
 
 MAX_DECODE_BYTES = 2 * 2**30  # of memory: many times what the largest known file needs
 REQUEST_BYTES = 32 * 2**20 + MAX_CHANNELS * 2 * 8 * 2**20  # one window at a time, and two stacks for each channel

@@ -15,8 +15,10 @@ from functools import lru_cache
 from typing import Any, Literal
 
 from choral import errors
+from choral.diarization import Speaker
+from choral.options import Priority, TranscribeOptions
 from choral.serving.request_inputs import InputLimits, InputRef
-from choral.types import Priority, Segment, TranscribeOptions, Transcript, Word
+from choral.transcript import Segment, Transcript, Word
 
 LENGTH_BYTES = 4
 MAX_MESSAGE_BYTES = 2**28  # a process that was taken over may send anything; ten hours with words are 30 MB
@@ -95,11 +97,12 @@ def frame(message: ProcessMessage) -> bytes:
 
 def encode_segment(segment: Segment) -> list[Any]:
     words = segment.words and [[word.text, word.start, word.end, word.probability] for word in segment.words]
-    return [*list(vars(segment).values())[:-4], words, segment.token_logprobs, segment.channel, segment.language]
+    rest = [words, segment.token_logprobs, segment.channel, segment.language, segment.speaker]
+    return [*list(vars(segment).values())[:-5], *rest]
 
 
 def decode_segment(values: list[Any]) -> Segment:
-    *scores, words, logprobs, channel, language = values
+    *scores, words, logprobs, channel, language, speaker = values
     number, seek, start, end, text, tokens, temperature, avg_logprob, ratio, no_speech_prob = scores
     return Segment(
         number,
@@ -112,10 +115,11 @@ def decode_segment(values: list[Any]) -> Segment:
         avg_logprob,
         ratio,
         no_speech_prob,
-        None if words is None else tuple([Word(w[0], w[1], w[2], w[3], channel) for w in words]),
+        None if words is None else tuple([Word(w[0], w[1], w[2], w[3], channel, speaker) for w in words]),
         None if logprobs is None else tuple(logprobs),
         channel,
         language,
+        speaker,
     )
 
 
@@ -130,14 +134,16 @@ def encode_transcript(transcript: Transcript, n_sent: int) -> list[Any]:
         transcript.duration,
         transcript.task,
         transcript.warnings,
+        [list(vars(speaker).values()) for speaker in transcript.speakers],
     ]
 
 
 def decode_transcript(values: list[Any], segments: list[Segment]) -> Transcript:
     """`segments`: those that were sent before."""
-    rest, text, language, probability, duration, task, warnings = values
+    rest, text, language, probability, duration, task, warnings, speakers = values
     every = (*segments, *[decode_segment(each) for each in rest])
-    return Transcript(text, every, language, probability, duration, task, tuple(warnings))
+    known = tuple(Speaker(name, total_s, tuple(embedding)) for name, total_s, embedding in speakers)
+    return Transcript(text, every, language, probability, duration, task, tuple(warnings), known)
 
 
 def encode_error(error: errors.ChoralError) -> list[Any]:

@@ -20,6 +20,7 @@ from choral.audio.recording import OnProgress, Recording, decode_into, raise_if_
 from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
 from choral.errors import NotAudio
+from choral.options import Channels, Priority, TranscribeOptions
 from choral.remote.abort_handle import AbortHandle
 from choral.serving.request_events import (
     AudioOpened,
@@ -30,12 +31,11 @@ from choral.serving.request_events import (
     RequestFinished,
     SegmentReady,
 )
-from choral.types import Channels, Priority, TranscribeOptions, Transcript
+from choral.transcript import Transcript
 
 if TYPE_CHECKING:
     from choral.longform.alignment import Alignment
-    from choral.longform.channels import AnyTranscription
-    from choral.longform.transcriber import Transcriber
+    from choral.longform.transcriber import AnyTranscription, Transcriber
 
 # Of `decode_into`: sink, source, maximum seconds of audio, progress, cancel event, channels; returns the warnings.
 DecodeFunction = Callable[

@@ -16,6 +16,7 @@ from choral.audio.recording import decode_into
 from choral.engine.engine import CLOSED
 from choral.errors import ChoralError, EngineClosed
 from choral.longform.transcriber import Transcriber
+from choral.options import Priority, TranscribeOptions
 from choral.serving.engine_server import EngineServer
 from choral.serving.local_requests import LocalRequests
 from choral.serving.pool_settings import PoolSettings
@@ -32,7 +33,7 @@ from choral.serving.request_run import DecodeFunction
 from choral.serving.runtime_plan import RuntimePlan, plan_service
 from choral.serving.settings import ServingSettings
 from choral.serving.supervised_engine import SupervisedEngine
-from choral.types import Priority, TranscribeOptions, Transcript
+from choral.transcript import Transcript
 
 NO_BACKLOG = RequestBacklog(waiting=0, fetching=0, decoding=0, transcribing=0)
 

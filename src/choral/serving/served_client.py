@@ -20,13 +20,13 @@ from typing import Any
 from choral.engine.any_engine import AnyEngine
 from choral.engine.window import Aligned, AlignParams, Caller, Params, Window, WindowAudio
 from choral.errors import ChoralError
+from choral.options import Priority
 from choral.serving import engine_protocol as protocol
 from choral.serving.engine_protocol import Reply, Request, SubmittedWindow
 from choral.serving.error_messages import encode_error
 from choral.serving.hotword_transfer import ReceivedHotwords
 from choral.serving.message_socket import Body, MessageSocket, ProtocolError
 from choral.serving.sample_arena import MAX_WINDOW_SAMPLES, MappedArena
-from choral.types import Priority
 
 MAX_CALLERS = 2**16  # of a client
 PAUSE_UNSENT_BYTES = 16 * 2**20  # a client that does not read its results is not read from

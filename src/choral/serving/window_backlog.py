@@ -13,8 +13,8 @@ import numpy.typing as npt
 from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.steps import Pending
 from choral.engine.window import Caller
+from choral.options import Priority
 from choral.serving.engine_protocol import PRIORITIES
-from choral.types import Priority
 
 
 @dataclass(frozen=True, eq=False)

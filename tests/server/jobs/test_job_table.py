@@ -17,8 +17,8 @@ from choral.errors import JobNotFound, QueueFull, StorageError
 from choral.jobs.job_states import MAX_CRASHES
 from choral.jobs.queue_store import Delivery
 from choral.jobs.request import AudioRef, JobRequest
+from choral.options import MAX_CLIP_TIMES, Priority, TranscribeOptions
 from choral.server.jobs.job_table import JobTable
-from choral.types import MAX_CLIP_TIMES, Priority, TranscribeOptions
 
 LIMIT = 4
 

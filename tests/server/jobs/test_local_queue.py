@@ -22,6 +22,7 @@ from choral.jobs import outcome_writer
 from choral.jobs.job_runner import JobRunner
 from choral.jobs.job_states import CRASH_KIND, MAX_ATTEMPTS, MAX_CRASHES
 from choral.jobs.record import JobRecord
+from choral.options import TranscribeOptions
 from choral.server.api_keys import ApiKeyStore
 from choral.server.jobs import local_queue, sqlite_store
 from choral.server.jobs.job_billing import JobBilling
@@ -33,7 +34,7 @@ from choral.serving.input_sources import OpenFile
 from choral.serving.pool_settings import PoolSettings
 from choral.serving.request_events import OnEvent, TranscribeRequest
 from choral.serving.request_inputs import InputLimits
-from choral.types import TranscribeOptions, Transcript
+from choral.transcript import Transcript
 
 LIMIT_S = 20.0
 Transcribe = Callable[[Any], Awaitable[Transcript]]

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import Field, create_model
 from starlette.requests import Request
 
+from choral.options import Priority
 from choral.remote.urls import redact_url
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
@@ -35,7 +36,6 @@ from choral.server.forms import (
 from choral.server.jobs.job_store import NewJob
 from choral.server.settings import ServerSettings
 from choral.server.upload import Form, content_type, limited_body, read_form
-from choral.types import Priority
 
 MAX_JSON_BYTES = 256 * 1024
 

@@ -10,8 +10,8 @@ from choral.errors import UsageError
 from choral.jobs.job_states import State
 from choral.jobs.record import JobRecord, Timings, WebhookAttempt, known_fields
 from choral.jobs.request import AudioRef, JobRequest
+from choral.options import TranscribeOptions
 from choral.remote.urls import url_host, url_problem
-from choral.types import TranscribeOptions
 
 PLAIN_COLUMNS = (
     "created_at", "queued_at", "started_at", "ended_at", "due_at", "attempts", "crashes", "duration_s", "error",

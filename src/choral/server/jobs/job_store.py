@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from choral.jobs.record import JobRecord
+from choral.options import Priority, TranscribeOptions
 from choral.server.settings import JobSettings
 from choral.serving.input_sources import OpenFile
-from choral.types import Priority, Segment, TranscribeOptions, Transcript
+from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
     from choral.server.jobs.job_billing import JobBilling

@@ -21,9 +21,9 @@ from choral.jobs.job_states import CRASH_KIND, ENDED, MAX_CLOCK_STEP_S, MAX_CRAS
 from choral.jobs.queue_store import Delivery
 from choral.jobs.record import JobRecord, job_not_found
 from choral.jobs.request import JobRequest
+from choral.options import Priority
 from choral.server.jobs.job_rows import RECORD_COLUMNS, audio_host, json_object, readable_request, record_of
 from choral.server.sqlite_file import SqliteFile
-from choral.types import Priority
 
 log = logging.getLogger("choral.server")
 CRASHED = "the server or its engine crashed {} times while it ran this job: the audio may be the cause"

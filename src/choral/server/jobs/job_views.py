@@ -17,9 +17,9 @@ from choral import formats
 from choral.errors import ChoralError
 from choral.jobs.job_states import State
 from choral.jobs.record import JobRecord, Phase, Timings
+from choral.options import Priority
 from choral.server.jobs.job_store import Snapshot
 from choral.server.responses import joined_text
-from choral.types import Priority
 
 MAX_LISTED_VALUES, MAX_LISTED_CHARACTERS = 20, 200  # of an option, in a listing
 KEEP_ALIVE = b": keep-alive\n\n"

@@ -27,7 +27,7 @@ from choral.jobs.record import JobRecord, transcript_to_json
 from choral.server.jobs.job_table import JobTable
 from choral.serving.input_sources import OpenFile
 from choral.storage import storage_errors
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 log = logging.getLogger("choral.server")
 Result = TypeVar("Result")

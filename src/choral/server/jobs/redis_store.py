@@ -20,7 +20,7 @@ from choral.server.admission import CompletionRate
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob, Snapshot
 from choral.server.settings import JobSettings
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 SETTLE_EVERY_S, SETTLE_BATCH = 1.0, 200
 MAX_SCANNED = 1000  # newest jobs of all owners that are searched for those of one

@@ -31,7 +31,7 @@ from choral.server.jobs.job_table import JobTable
 from choral.server.jobs.local_queue import LocalJob, LocalQueue
 from choral.server.service import Service
 from choral.server.settings import JobSettings
-from choral.types import Transcript
+from choral.transcript import Transcript
 
 log = logging.getLogger("choral.server")
 ENGINE_POLL_S = 5.0

@@ -17,9 +17,9 @@ from pydantic_core import PydanticCustomError
 from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
+from choral.options import TranscribeOptions
 from choral.server.realtime.audio_formats import G711_RATE, FormatType, Int16, decode_samples
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS
-from choral.types import TranscribeOptions
 
 MAX_PADDING_MS, MAX_SILENCE_MS = 5_000, 60_000
 BetaFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]

@@ -27,10 +27,10 @@ from choral.longform.fallback import (
 )
 from choral.longform.transcriber import MIN_DURATION_S, Transcriber
 from choral.longform.words import find_timings
+from choral.options import TranscribeOptions
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.local_agreement import local_agreement
 from choral.server.realtime.turn import Tokens, Turn, TurnCut, choose_cut
-from choral.types import TranscribeOptions
 
 CUT_FROM_S = 20.0  # a piece of this length is cut after confirmed text, if there is any
 MAX_PIECE_S = 28.0  # a longer piece is always cut

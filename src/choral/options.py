@@ -1,4 +1,4 @@
-"""The public data types: options of a request, and the transcript that it returns.
+"""Options of a request, and of the subtitles made from its transcript.
 
 Every entry point uses `TranscribeOptions`: the command line derives its flags from these fields, and the server its
 form fields. All times are in seconds from the start of the audio.
@@ -7,7 +7,6 @@ form fields. All times are in seconds from the start of the audio.
 from __future__ import annotations
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
@@ -35,6 +34,7 @@ MAX_SUPPRESSED_TOKENS = 4_096  # more than all tokens with digits, which some su
 MAX_CLIP_TIMES = 10_000
 MAX_LANGUAGES = 100
 MAX_CLIP_S = 365 * 86_400.0
+MAX_SPEAKERS = 100
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,6 +73,15 @@ class TranscribeOptions:
         "mix",
         "mix: all channels as one; split: each channel by itself, for speakers that were recorded apart "
         "(telephone calls, a microphone each)",
+    )
+    diarize: bool = option(False, "tell speakers apart: segments end where the speaker changes")
+    speakers: int | tuple[int, ...] | None = option(
+        None,
+        "number of speakers, or its bounds as in 2-5; found when not given",
+        metavar="N|N-N",
+        within=(1, MAX_SPEAKERS),
+        max_length=2,
+        separator="-",
     )
     loudness: Loudness = option(
         "off", "normalise loudness first: ebu measures integrated loudness (EBU R128), rms the mean power"
@@ -179,6 +188,12 @@ class TranscribeOptions:
         if self.language is not None and (self.multilingual or self.languages):
             name = "multilingual" if self.multilingual else "languages"
             raise UsageError(f"{name} has no effect where the language is given: omit one of them")
+        if self.speakers is not None and not self.diarize:
+            raise UsageError("speakers has no effect without diarize: enable diarize too")
+        if isinstance(self.speakers, tuple) and (not self.speakers or self.speakers[0] > self.speakers[-1]):
+            raise UsageError("speakers must be a number, or the lowest and the highest, for example 2-5")
+        if self.diarize and self.channels == "split":
+            raise UsageError("channels=split keeps speakers apart by itself: leave out diarize, or mix the channels")
         if not self.temperatures:
             raise UsageError("temperature: give at least one number, for example 0")
         if self.hallucination_silence_threshold is not None and not self.word_timestamps:
@@ -211,67 +226,6 @@ class TranscribeOptions:
         if unknown:
             raise UsageError(f"unknown option {unknown[0]!r}; the options are {', '.join(sorted(known))}")
         return cls(**values)  # type: ignore[arg-type]
-
-
-@dataclass(frozen=True)
-class Word:
-    """One word of the transcript; times in seconds."""
-
-    text: str  # includes the leading space, as the model wrote it
-    start: float
-    end: float
-    probability: float
-    channel: int | None = None  # that of its segment
-
-    @property
-    def is_timed(self) -> bool:
-        """False for a word of an aligned text that is not in the audio: its start and end are NaN."""
-        return not math.isnan(self.start)
-
-
-@dataclass(frozen=True)
-class Token:
-    """A text token as bytes, because a token may be part of a multi-byte character."""
-
-    text: bytes
-    logprob: float
-
-
-@dataclass(frozen=True)
-class Segment:
-    """One segment of the transcript, with the scores of the window it came from."""
-
-    id: int
-    seek: int  # start of its window, in mel frames of 10 ms
-    start: float
-    end: float
-    text: str
-    tokens: tuple[int, ...]
-    temperature: float
-    avg_logprob: float
-    compression_ratio: float
-    no_speech_prob: float
-    words: tuple[Word, ...] | None = None  # None: not requested
-    token_logprobs: tuple[float, ...] | None = None  # one per entry of `tokens`; None: not requested
-    channel: int | None = None  # counted from 1; None: all channels as one
-    language: str | None = None  # with `multilingual`; None: that of the transcript
-
-
-@dataclass(frozen=True)
-class Transcript:
-    """The result of a request."""
-
-    text: str
-    segments: tuple[Segment, ...]
-    language: str  # with `multilingual`, the one that is spoken most
-    language_probability: float | None  # None: the language was given, or detected for each turn
-    duration: float
-    task: Task = "transcribe"
-    warnings: tuple[str, ...] = ()
-
-    @property
-    def words(self) -> tuple[Word, ...]:
-        return tuple(word for segment in self.segments for word in segment.words or ())
 
 
 @dataclass(frozen=True)
