@@ -15,7 +15,7 @@ from serve_process import LIMIT_BYTES, STALL_S, ServeProcess, running
 def shared_server(tiny_ggml: Path) -> Iterator[ServeProcess]:
     with running(
         "--model", "tiny", "--max-upload-bytes", LIMIT_BYTES, "--upload-stall-s", STALL_S, "--max-audio-s", 600,
-        "--allowed-hosts", "127.0.0.1", "--processes", 2,
+        "--allowed-hosts", "127.0.0.1", "--processes", 2, "--alias", "house-model=tiny",
     ) as server:  # fmt: skip
         yield server
 

@@ -146,7 +146,7 @@ def test_openai_client_raises_typed_exceptions(
     shared_server: ServeProcess, client: openai.OpenAI, speech: bytes
 ) -> None:
     with pytest.raises(openai.NotFoundError) as unknown:
-        client.audio.transcriptions.create(file=("a.ogg", speech), model="gpt-4o-transcribe")
+        client.audio.transcriptions.create(file=("a.ogg", speech), model="gpt-4o")
     assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
     with pytest.raises(openai.BadRequestError) as wrong:
         client.audio.transcriptions.create(file=("a.ogg", b"text"), model="tiny", stream=True)

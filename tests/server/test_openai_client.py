@@ -9,7 +9,7 @@ import time
 import wave
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import numpy as np
@@ -18,6 +18,7 @@ import pytest
 import srt
 import webvtt
 from openai import omit
+from openai.types import AudioModel
 
 import local_server
 from choral import Recording
@@ -150,10 +151,14 @@ def test_language_detection(client: openai.OpenAI, prompts: Any) -> None:
 
 
 def test_models(client: openai.OpenAI) -> None:
-    assert [model.id for model in client.models.list()] == ["tiny", "whisper-1"]
-    assert client.models.retrieve("whisper-1").owned_by == "choral"
+    names = [model.id for model in client.models.list()]
+    assert names[:2] == ["tiny", "whisper-1"]
+    assert set(get_args(AudioModel)) <= set(names)
+    assert {"openai/whisper-tiny", "Systran/faster-whisper-tiny", "house-model"} <= set(names)
+    for name in names:
+        assert client.models.retrieve(name).owned_by == "choral"
     with pytest.raises(openai.NotFoundError) as missing:
-        client.models.retrieve("gpt-4o-transcribe")
+        client.models.retrieve("openai/whisper-small")
     assert missing.value.code == "model_not_found"
     assert missing.value.param == "model"
 

@@ -80,7 +80,7 @@ def test_translations_models_and_errors(
     assert error_of(wrong) == ("BadRequestError", 400, "file", "not_audio")
     assert "notes.mp3" in wrong.error.message
     assert error_of(language) == ("BadRequestError", 400, "language", "invalid_value")
-    assert [model.id for model in models.answer] == ["tiny", "whisper-1"]
+    assert [model.id for model in models.answer][:2] == ["tiny", "whisper-1"]
     assert error_of(missing) == ("NotFoundError", 404, "model", "model_not_found")
 
 

@@ -52,6 +52,7 @@ of other sites. docs/operate.md has a table of all limits, including those witho
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
 ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins")
+NAME_FLAGS = ("alias", "any_model")
 LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",
     "connections", "response_stall_s", "at_once", "queue_limit", "drain_s",
@@ -74,7 +75,9 @@ def add_arguments(parser: Parser) -> None:
     keys = parser.add_argument_group("keys")
     keys.add_argument("--api-key", metavar="KEY", help=f"the key that clients must send (default: {KEY})")
     keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="file with keys from `choral keys`")
-    add_machine_flags(parser.add_argument_group("model and machine"))
+    machine = parser.add_argument_group("model and machine")
+    add_machine_flags(machine)
+    add_flags(machine, ServerSettings, NAME_FLAGS)
     add_flags(parser.add_argument_group("limits"), ServerSettings, LIMIT_FLAGS)
     add_flags(parser.add_argument_group("live audio"), ServerSettings, REALTIME_FLAGS)
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)

@@ -31,7 +31,7 @@ from choral.server.forms import (
     to_options,
     validate,
 )
-from choral.server.openai import DirectRoute, require_model
+from choral.server.openai import DirectRoute
 from choral.server.quota import principal_of
 from choral.server.responses import MEDIA_TYPES, TranscriptionBody
 from choral.server.service import Service
@@ -45,7 +45,7 @@ TEXT_FILE = "text"
 
 
 class AlignmentForm(FormModel):
-    model: Text = Field(min_length=1, description="a name from GET /v1/models; whisper-1 is an alias of the model here")
+    model: Text = Field(min_length=1, description="a name from GET /v1/models")
     text: str = Field(description="the text that is spoken; a long one as a file of this name, in UTF-8")
     language: Language | None = Field(None, description="code or English name; detected when not given")
     response_format: Literal["verbose_json", "srt", "vtt"] = "verbose_json"
@@ -87,7 +87,7 @@ async def _handle(service: Service, request: Request) -> Response:
         with service.uploads.admit_upload() as slot, span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings, slot))
         fields, audio, audio_param = await asyncio.to_thread(_read, form)
-        require_model(service, fields.model)
+        service.names.require(fields.model)
         given = fields.model_dump(include={"language", "vad", "loudness"}, exclude_none=True)
         options = to_options(**given)
         service.require_supported(options, task_param="model")

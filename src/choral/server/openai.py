@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from choral.errors import AudioError
 from choral.options import Task
-from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, ApiError, error_responses, to_api_error
+from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, error_responses, to_api_error
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
 from choral.server.quota import principal_of
@@ -31,8 +31,6 @@ from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_req
 from choral.server.tracing import span
 from choral.server.upload import read_form
 from choral.transcript import Segment, Transcript
-
-MODEL_ALIAS = "whisper-1"  # the name in OpenAI's clients: stands for the model that is loaded
 
 
 class ModelBody(BaseModel):
@@ -74,11 +72,11 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/v1/models", summary="List the models of this server", responses=error_responses(401))
     async def models() -> ModelListBody:
-        return ModelListBody(data=[ModelBody(id=name, created=created) for name in model_names(service)])
+        return ModelListBody(data=[ModelBody(id=name, created=created) for name in service.names.all])
 
     @router.get("/v1/models/{model:path}", summary="Show a model", responses=error_responses(401, 404))
     async def model(model: str) -> ModelBody:
-        require_model(service, model)
+        service.names.require(model)
         return ModelBody(id=model, created=created)
 
     return router
@@ -99,27 +97,13 @@ def _speech_route() -> dict[str, Any]:
     }
 
 
-def model_names(service: Service) -> tuple[str, str]:
-    return service.model_id, MODEL_ALIAS
-
-
-def require_model(service: Service, name: str) -> None:
-    if name not in model_names(service):
-        raise ApiError(
-            f"there is no model {name[:100]!r} here: the model is {' or '.join(model_names(service))}",
-            status=404,
-            param="model",
-            code="model_not_found",
-        )
-
-
 async def _handle_speech(service: Service, request: Request, task: Task) -> Response:
     service.requests.require_capacity()
     async with AsyncExitStack() as stack:
         with service.uploads.admit_upload() as slot, span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings, slot))
         speech = read_speech_request(form, task)
-        require_model(service, speech.form.model)
+        service.names.require(speech.form.model)
         service.require_supported(speech.options, task_param="model")
         to_tokens = service.model.text_tokens if speech.options.token_logprobs else None
         try:

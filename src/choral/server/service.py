@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +20,7 @@ from choral.options import Priority, TranscribeOptions
 from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
+from choral.server.model_names import ModelNames
 from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.settings import ServerSettings
 from choral.server.tracing import set_attribute, span
@@ -48,6 +48,7 @@ class Service:
     model: Model
     runtime: Runtime
     settings: ServerSettings
+    names: ModelNames
     requests: AdmissionControl
     uploads: UploadAdmission
     metrics: ServerMetrics
@@ -59,10 +60,13 @@ class Service:
     def of(cls, model: Model, runtime: Runtime, settings: ServerSettings) -> Service:
         """The runtime bounds how many requests run at once; see `ServerSettings.at_once`."""
         metrics = ServerMetrics(model, runtime)
+        # The model's name for clients; of a path, only its last part.
+        model_id = Path(model.name).name if os.path.exists(model.name) else model.name
         return cls(
             model,
             runtime,
             settings,
+            names=ModelNames.of(model_id, settings.alias, accepts_any=settings.any_model),
             requests=AdmissionControl(settings.queue_limit, "requests"),
             uploads=UploadAdmission(settings.uploads, settings.upload_min_rate),
             metrics=metrics,
@@ -71,11 +75,9 @@ class Service:
             loops=LoopSupervisor(),
         )
 
-    @cached_property
+    @property
     def model_id(self) -> str:
-        """The model's name for clients; of a path, only its last part."""
-        name = self.model.name
-        return Path(name).name if os.path.exists(name) else name
+        return self.names.all[0]
 
     def require_supported(self, options: TranscribeOptions, *, task_param: str) -> None:
         """Refuse what an English-only model cannot do; `task_param` is the field to blame for a translation."""

@@ -33,6 +33,10 @@ class ServerSettings:
         "*.example.org includes subdomains, * is any (default: without keys local names and addresses, else any)",
         metavar="HOST,…",
     )
+    alias: tuple[str, ...] = option(
+        (), "further names of the model for clients, separated by commas", metavar="NAME=MODEL,…"
+    )
+    any_model: bool = option(False, "answer to every model name")
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))
     max_audio_s: float = option(4 * HOUR_S, "longest accepted audio", metavar="SECONDS", within=(0.1, 100 * HOUR_S))
     uploads: int = option(128, "concurrent uploads; more are refused before they are read", within=(1, 65_536))

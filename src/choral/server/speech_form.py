@@ -75,7 +75,7 @@ ChunkingStrategy = Annotated[VadChunking, BeforeValidator(_read_chunking), WithJ
 
 
 class SpeechForm(FormModel):
-    model: Text = Field(min_length=1, description="a name from GET /v1/models; whisper-1 is an alias of the model here")
+    model: Text = Field(min_length=1, description="a name from GET /v1/models")
     language: Language | None = Field(None, description="code or English name; detected when not given")
     languages: Languages = Field((), alias="languages[]", description="languages that may be detected")
     multilingual: bool | None = option_field("multilingual")

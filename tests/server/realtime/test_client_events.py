@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from choral.model.tokenizer import Tokenizer
+from choral.server.model_names import ModelNames
 from choral.server.realtime.client_events import SessionUpdate, TranscriptionSessionUpdate, parse_event
 from choral.server.realtime.session_config import (
     AudioFormat,
@@ -21,7 +22,7 @@ DEFAULT = SessionConfig(transcription=TranscriptionConfig(model="tiny.en"))
 
 @pytest.fixture(scope="module")
 def served(tokenizer: Tokenizer) -> ServedModel:
-    return ServedModel(("tiny.en", "whisper-1"), tokenizer)
+    return ServedModel(ModelNames.of("tiny.en"), tokenizer)
 
 
 def updated(

@@ -12,7 +12,6 @@ from starlette.websockets import WebSocketDisconnect
 
 from choral.errors import ChoralError
 from choral.server.api_errors import ApiError, error_response, to_api_error
-from choral.server.openai import model_names, require_model
 from choral.server.realtime.websocket_connection import WebSocketConnection
 from choral.server.service import Service
 
@@ -52,8 +51,8 @@ def _check_request(websocket: WebSocket, service: Service) -> str:
             param="intent",
             code="unsupported_value",
         )
-    model = websocket.query_params.get("model") or model_names(service)[0]
-    require_model(service, model)
+    model = websocket.query_params.get("model") or service.model_id
+    service.names.require(model)
     return model
 
 

@@ -17,6 +17,7 @@ from choral.audio.resample import LiveResampler
 from choral.errors import ChoralError
 from choral.longform.transcriber import Transcriber
 from choral.server.api_errors import ApiError, to_api_error
+from choral.server.model_names import ModelNames
 from choral.server.realtime import server_events
 from choral.server.realtime.client_events import (
     InputAudioBufferAppend,
@@ -80,7 +81,7 @@ class SessionDeps:
     """What a session depends on; `post`, `send` and `charge` may be called on any thread."""
 
     transcriber: Transcriber
-    model_names: tuple[str, ...]
+    names: ModelNames
     max_buffered_s: float
     metrics: RealtimeMetrics
     post: Callable[[Incoming], None]
@@ -92,7 +93,7 @@ class Session:
     def __init__(self, deps: SessionDeps, model: str, *, is_beta: bool) -> None:
         self._deps, self._is_beta = deps, is_beta
         self._config = config = SessionConfig(transcription=TranscriptionConfig(model=model))
-        self._served = ServedModel(deps.model_names, deps.transcriber.tokenizer)
+        self._served = ServedModel(deps.names, deps.transcriber.tokenizer)
         self._id = new_id("sess")
         self._resampler, self._segmenter = LiveResampler(config.format.sample_rate), TurnSegmenter(config)
         callbacks = TurnCallbacks(self._on_text, self._on_completed, self._on_failed)

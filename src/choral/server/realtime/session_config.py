@@ -7,7 +7,6 @@ and OpenAI features that Choral does not have may only be sent as switched off.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -18,6 +17,7 @@ from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
 from choral.options import TranscribeOptions
+from choral.server.model_names import ModelNames
 from choral.server.realtime.audio_formats import G711_RATE, FormatType, Int16, decode_samples
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS
 
@@ -29,7 +29,7 @@ BetaFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]
 class ServedModel:
     """The validation context: what a session's `model` and `language` are checked against."""
 
-    names: Sequence[str]  # all names of the loaded model, the default one first
+    names: ModelNames
     tokenizer: Tokenizer
 
 
@@ -88,9 +88,9 @@ class TranscriptionConfig(SchemaModel):
         if served is None or model in served.names:
             return model
         if model:
-            names = " or ".join(served.names)
-            raise PydanticCustomError("model_not_found", "is not served here: use {names}", {"names": names})
-        return served.names[0]
+            context = {"advice": served.names.advice}
+            raise PydanticCustomError("model_not_found", "is not served here: {advice}", context)
+        return served.names.all[0]
 
     @field_validator("language")
     @classmethod

@@ -17,7 +17,6 @@ from starlette.websockets import WebSocket
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.server.api_errors import ApiError
-from choral.server.openai import model_names
 from choral.server.quota import principal_of
 from choral.server.realtime import server_events
 from choral.server.realtime.outbox import CloseConnection, Outbox, call_in_loop
@@ -54,7 +53,7 @@ class WebSocketConnection:
         self._closing: CloseConnection | None = None  # once all before it is sent
         deps = SessionDeps(
             transcriber=service.model.transcriber,
-            model_names=model_names(service),
+            names=service.names,
             max_buffered_s=service.settings.realtime_buffer_s,
             metrics=service.realtime.metrics,
             post=self._inbox.put,

@@ -1,0 +1,52 @@
+"""Names of the served model: those of other projects, configured ones, and servers that answer to every name."""
+
+from __future__ import annotations
+
+import pytest
+
+from choral.errors import UsageError
+from choral.server.api_errors import ApiError
+from choral.server.model_names import MAX_MODEL_NAME_CHARACTERS, ModelNames
+
+
+@pytest.mark.parametrize(
+    ("served", "known", "unknown"),
+    [
+        (
+            "large-v3",
+            ["large", "openai/whisper-large-v3", "Systran/faster-whisper-large-v3"],
+            "openai/whisper-large-v2",
+        ),
+        ("turbo", ["large-v3-turbo", "openai/whisper-large-v3-turbo"], "openai/whisper-large-v3"),
+        ("openai/whisper-small", ["small", "Systran/faster-whisper-small"], "openai/whisper-small.en"),
+        (
+            "distil-large-v3",
+            ["distil-whisper/distil-large-v3", "Systran/faster-distil-whisper-large-v3"],
+            "Systran/faster-whisper-large-v3",
+        ),
+        ("our-own.pt", ["whisper-1", "gpt-4o-transcribe"], "openai/whisper-tiny"),
+    ],
+)
+def test_names_of_the_same_weights(served: str, known: list[str], unknown: str) -> None:
+    names = ModelNames.of(served)
+    assert names.all[0] == served
+    assert {served, "whisper-1", *known} <= set(names.all)
+    assert len(set(names.all)) == len(names.all)
+    for name in names.all:
+        names.require(name)
+    with pytest.raises(ApiError) as refused:
+        names.require(unknown)
+    assert (refused.value.http_status, refused.value.code) == (404, "model_not_found")
+
+
+def test_aliases_and_every_name() -> None:
+    assert "house" in ModelNames.of("tiny", ["house=tiny", "again = house"]).all
+    assert "again" in ModelNames.of("tiny", ["house=tiny", "again = house"])
+    for alias in ("house", "house=", "=tiny", "house=small", f"{'x' * 300}=tiny"):
+        with pytest.raises(UsageError, match="alias"):
+            ModelNames.of("tiny", [alias])
+    every = ModelNames.of("tiny", accepts_any=True)
+    every.require("any/thing")
+    for name in ("", "x" * (MAX_MODEL_NAME_CHARACTERS + 1)):
+        with pytest.raises(ApiError):
+            every.require(name)
