@@ -74,17 +74,19 @@ def test_options_accept_numpy_and_lists() -> None:
 
 def test_every_text_and_list_is_bounded() -> None:
     for field in dataclasses.fields(TranscribeOptions):
-        if field.name in ("hotwords", "replacements"):
-            continue  # test_term_lists.py
+        if field.name in ("hotwords", "replacements", "voices"):
+            continue  # test_term_lists.py, test_voices.py
         is_list = "tuple" in str(field.type)
         if is_list or str(field.type).startswith("str"):
             max_length = field.metadata["max_length"]
             value = "a" if "str" in str(field.type) else 1
             too_long = [value] * (max_length + 1) if is_list else "a" * (max_length + 1)
+            if field.name == "speaker_names":
+                too_long = [*map(str, range(max_length + 1))]
             unit = "values" if is_list else "characters"
             with pytest.raises(UsageError, match=f"{field.name} has {max_length + 1:,} {unit}; it must have at most"):
                 TranscribeOptions.of(**{field.name: too_long})
-            needed = {"diarize": True} if field.name == "speakers" else {}
+            needed = {"diarize": True} if field.name in ("speakers", "speaker_names") else {}
             TranscribeOptions.of(**needed, **{field.name: too_long[:-1]})
     with pytest.raises(UsageError, match="languages has a name of 65 characters"):
         TranscribeOptions(languages=("a" * 65,))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from choral.config import EngineSettings
     from choral.model.store import ModelStore as Store
     from choral.speakers.diarize import diarize
+    from choral.speakers.voices import read_voices, voice_embedding
 
 __version__ = "0.1.0"
 
@@ -46,6 +47,8 @@ __all__ = [
     "formats",
     "jobs",
     "load",
+    "read_voices",
+    "voice_embedding",
 ]
 
 _LAZY_MODULES = ("errors", "formats", "jobs")
@@ -57,6 +60,8 @@ _LAZY_NAMES = {
     "diarize": "choral.speakers.diarize.diarize",
     "load": "choral.api.load",
     "load_with": "choral.api.load_with",  # deprecated
+    "read_voices": "choral.speakers.voices.read_voices",
+    "voice_embedding": "choral.speakers.voices.voice_embedding",
 }
 
 

@@ -19,12 +19,12 @@ from choral.longform.load_transcriber import OnDownload, default_name, load_tran
 from choral.longform.progress_reporter import OnProgress
 from choral.longform.transcriber import AnyTranscription, Transcriber, detect_language
 from choral.options import Priority, TranscribeOptions
+from choral.speakers.voice_options import options_by_name
 from choral.transcript import Segment, Token, Transcript
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
     from choral.serving.runtime import InputResult, Runtime
-
 
 # Concurrent requests per device: a long file has one window in the engine at a time, so the number of slots sets it,
 # plus a few because some requests are always between two windows.
@@ -281,7 +281,7 @@ class Model:
             raise UsageError("options must be choral.TranscribeOptions(...); or pass options by name: language='en'")
         if priority not in get_args(Priority):
             raise UsageError(f"priority is {priority!r}; it must be one of {', '.join(get_args(Priority))}")
-        return options if options is not None else TranscribeOptions.of(**named_options)
+        return options if options is not None else options_by_name(**named_options)
 
     def _recording(self, audio: AudioInput | Recording) -> contextlib.AbstractContextManager[Recording]:
         """Open the audio and close it afterwards; a `Recording` passed by the caller stays open."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from choral.errors import UsageError
+
+EMBEDDING_SIZE = 256
+MAX_SPEAKER_NAME = 64  # characters
 
 
 @dataclass(frozen=True)
@@ -45,3 +51,21 @@ class Diarization:
             elif n_speaking < 2 <= n_before and time > start:
                 spans.append((start, time))
         return tuple(spans)
+
+    def renamed(self, names: Mapping[str, str]) -> Diarization:
+        """With these names instead of the found ones; those that are not in it stay."""
+        return replace(
+            self,
+            turns=tuple(replace(turn, speaker=names.get(turn.speaker, turn.speaker)) for turn in self.turns),
+            speakers=tuple(replace(speaker, name=names.get(speaker.name, speaker.name)) for speaker in self.speakers),
+        )
+
+
+def check_speaker_names(option: str, names: Sequence[str]) -> None:
+    """Raise `UsageError` for names that are empty, too long, not printable or not distinct."""
+    for name in names:
+        if not name.strip() or len(name) > MAX_SPEAKER_NAME or not name.isprintable():
+            shown = repr(name[: MAX_SPEAKER_NAME + 1])
+            raise UsageError(f"{option} has the name {shown}; a name has 1 to {MAX_SPEAKER_NAME} printable characters")
+    if len(set(names)) < len(names):
+        raise UsageError(f"{option} has a name twice; the names of speakers must differ")

@@ -10,6 +10,7 @@ ChoralError
 │   ├── NotAudio          3  415   no decoder recognises it, or it is damaged beyond use
 │   ├── NoAudioTrack      3  400   a video without an audio track
 │   ├── BadSamples        3  400   NaN or infinite samples, or an array of the wrong shape or type
+│   ├── NoSpeech          3  400   a clip of a voice in which nobody speaks
 │   ├── AudioTooLarge     3  413   over a size or length limit
 │   └── FetchFailed       3  502   the network or the remote server failed; retryable
 ├── ModelError            4  500   the model cannot be used
@@ -89,6 +90,10 @@ class NoAudioTrack(AudioError):
 
 
 class BadSamples(AudioError):
+    pass
+
+
+class NoSpeech(AudioError):
     pass
 
 

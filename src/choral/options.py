@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal
 
+from choral.diarization import EMBEDDING_SIZE, check_speaker_names
 from choral.errors import UsageError
 from choral.term_lists import MAX_LIST_CHARACTERS, read_hotwords, read_replacements
 from choral.validation import check_fields, option
@@ -82,6 +83,19 @@ class TranscribeOptions:
         within=(1, MAX_SPEAKERS),
         max_length=2,
         separator="-",
+    )
+    voices: dict[str, tuple[float, ...]] | None = option(
+        None,
+        "folder with a clip of each voice that is known (Anna.wav, or Anna-1.wav and Anna-2.wav, or a folder Anna): "
+        "these speakers get their names",
+        metavar="FOLDER",
+        max_length=MAX_SPEAKERS,
+    )
+    speaker_names: tuple[str, ...] = option(
+        (),
+        "names of the speakers in the order in which they first speak, separated by commas",
+        metavar="NAME,…",
+        max_length=MAX_SPEAKERS,
     )
     loudness: Loudness = option(
         "off", "normalise loudness first: ebu measures integrated loudness (EBU R128), rms the mean power"
@@ -188,18 +202,28 @@ class TranscribeOptions:
         if self.language is not None and (self.multilingual or self.languages):
             name = "multilingual" if self.multilingual else "languages"
             raise UsageError(f"{name} has no effect where the language is given: omit one of them")
-        if self.speakers is not None and not self.diarize:
-            raise UsageError("speakers has no effect without diarize: enable diarize too")
-        if isinstance(self.speakers, tuple) and (not self.speakers or self.speakers[0] > self.speakers[-1]):
-            raise UsageError("speakers must be a number, or the lowest and the highest, for example 2-5")
-        if self.diarize and self.channels == "split":
-            raise UsageError("channels=split keeps speakers apart by itself: leave out diarize, or mix the channels")
+        self._check_speakers()
         if not self.temperatures:
             raise UsageError("temperature: give at least one number, for example 0")
         if self.hallucination_silence_threshold is not None and not self.word_timestamps:
             raise UsageError("hallucination_silence_threshold needs word_timestamps: enable word_timestamps too")
         if list(self.clip_timestamps) != sorted(self.clip_timestamps):
             raise UsageError("clip_timestamps must be in ascending order: start,end,start,end,…")
+
+    def _check_speakers(self) -> None:
+        for name in ("speakers", "voices", "speaker_names"):
+            if getattr(self, name) not in (None, ()) and not self.diarize:
+                raise UsageError(f"{name} has no effect without diarize: enable diarize too")
+        if isinstance(self.speakers, tuple) and (not self.speakers or self.speakers[0] > self.speakers[-1]):
+            raise UsageError("speakers must be a number, or the lowest and the highest, for example 2-5")
+        if self.diarize and self.channels == "split":
+            raise UsageError("channels=split keeps speakers apart by itself: leave out diarize, or mix the channels")
+        if self.voices is not None and self.speaker_names:
+            raise UsageError("voices and speaker_names both name the speakers: give one of them")
+        check_speaker_names("voices", [*(self.voices or ())])
+        check_speaker_names("speaker_names", self.speaker_names)
+        if any(len(voice) != EMBEDDING_SIZE or not any(voice) for voice in (self.voices or {}).values()):
+            raise UsageError(f"voices must have an embedding of {EMBEDDING_SIZE} numbers for each name")
 
     @property
     def temperatures(self) -> tuple[float, ...]:

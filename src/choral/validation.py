@@ -74,7 +74,7 @@ def _check_length(name: str, value: Any, max_length: int) -> None:
             raise UsageError(f"{name} has {len(value):,} characters; it must have at most {max_length:,}")
         if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
             raise UsageError(f"{name} is {_shown(value)}; it must be valid Unicode: it has half of a surrogate pair")
-    elif isinstance(value, list | tuple) and len(value) > max_length:
+    elif isinstance(value, list | tuple | dict) and len(value) > max_length:
         raise UsageError(f"{name} has {len(value):,} values; it must have at most {max_length:,}")
 
 
@@ -119,7 +119,8 @@ def _convert(name: str, value: Any, hint: Any) -> Any:
         if get_origin(kind) is tuple and isinstance(value, list | tuple):
             return _convert_all(name, value, get_args(kind)[0])
         if get_origin(kind) is dict and isinstance(value, dict):
-            return dict(zip(_convert_all(name, [*value], str), _convert_all(name, [*value.values()], str), strict=True))
+            key, of = get_args(kind)
+            return dict(zip(_convert_all(name, [*value], key), _convert_all(name, [*value.values()], of), strict=True))
         if _is_number(value) and kind is float:
             return float(value)
         if isinstance(kind, type) and type(value) is kind and kind is not float:
@@ -161,6 +162,6 @@ def _describe(kind: Any) -> str:
     if get_origin(kind) is tuple:
         return f"a list, each of them {_describe(get_args(kind)[0])}"
     if get_origin(kind) is dict:
-        return "an object of strings"
+        return f"an object of {'strings' if get_args(kind)[1] is str else 'lists of numbers'}"
     names = {bool: "True or False", int: "a whole number", float: "a number", str: "a string", types.NoneType: "None"}
     return names[kind]

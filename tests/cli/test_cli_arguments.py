@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from choral.cli.main import parse as parse_command
 from choral.cli.transcribe import read_batch_options
 from choral.errors import UsageError
 from choral.options import SubtitleOptions, TranscribeOptions
+from choral.speakers.networks import SpeakerNetworks
 
 
 def parse(*arguments: str) -> BatchOptions:
@@ -96,7 +98,8 @@ def test_flags_become_options(arguments: list[str], expected: dict[str, object])
     assert parse(*arguments).options == TranscribeOptions.of(**expected)
 
 
-def test_every_flag_takes_a_value_of_its_type() -> None:
+def test_every_flag_takes_a_value_of_its_type(networks: SpeakerNetworks, jfk: Path, tmp_path: Path) -> None:
+    shutil.copy(jfk, tmp_path / "Kennedy.wav")
     for field in dataclasses.fields(TranscribeOptions):
         flag = "--" + field.name.replace("_", "-")
         values = {"bool": [], "str": ["x"], "Task": ["translate"], "Mode": ["batched"], "Loudness": ["ebu"]}
@@ -111,6 +114,10 @@ def test_every_flag_takes_a_value_of_its_type() -> None:
             arguments.append("--word-timestamps")
         if field.name == "speakers":
             arguments = [flag, "2-5", "--diarize"]
+        if field.name == "voices":
+            arguments = [flag, str(tmp_path), "--diarize"]
+        if field.name == "speaker_names":
+            arguments = [flag, "Anna,Ben", "--diarize"]
         if field.name == "loudness_target":
             arguments = [flag, "-18.5", "--loudness", "rms"]
         parsed = parse_command(["transcribe", "a.mp3", *normalise(arguments)])

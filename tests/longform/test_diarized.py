@@ -70,8 +70,22 @@ def test_processes_give_the_same_and_words_only_where_asked_for(
     for processes in (0, 1):
         for _, outcome in model.transcribe_many([wav(conversation)], options, processes=processes):
             assert outcome == expected
-    one = model.transcribe(conversation, diarize=True, speakers=1, temperature=0.0)
-    assert {segment.speaker for segment in one.segments} == {"Speaker 1"}
+    one = model.transcribe(conversation, diarize=True, speakers=1, speaker_names=["Anna", "Ben"], temperature=0.0)
+    assert {segment.speaker for segment in one.segments} == {"Anna"}
+
+
+def test_known_voices_are_named_in_processes_too(
+    model: choral.Model, conversation: npt.NDArray[np.int16], speech_clips: list[Path]
+) -> None:
+    """The clips are read here, and their embeddings go to the processes."""
+    audio, clips = wav(conversation), {"Reader": speech_clips[1]}
+    results = model.transcribe_many([audio], processes=1, diarize=True, voices=clips, temperature=0.0)
+    ((_, outcome),) = results
+    assert isinstance(outcome, choral.Transcript)
+    assert [speaker.name for speaker in outcome.speakers] == ["Speaker 1", "Reader"]
+    assert {segment.speaker for segment in outcome.segments} == {"Speaker 1", "Reader"}
+    with pytest.raises(UsageError, match="no effect without diarize"):
+        model.transcribe(audio, voices={"Anna": "not read"})
 
 
 def test_silence_has_no_speakers(model: choral.Model) -> None:

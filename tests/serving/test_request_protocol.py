@@ -43,7 +43,14 @@ def round_trip(data: bytes) -> list[object]:
 
 def test_what_is_sent_arrives_unchanged() -> None:
     options = TranscribeOptions(
-        language="en", temperature=(0.0, 0.4), clip_timestamps=(0.1, 2 / 3), suppress_tokens=(), seed=-(2**63)
+        language="en",
+        temperature=(0.0, 0.4),
+        clip_timestamps=(0.1, 2 / 3),
+        suppress_tokens=(),
+        seed=-(2**63),
+        replacements={"a": "b"},
+        diarize=True,
+        voices={"Ünï": (1 / 3,) * 256},
     )
     flags = {"priority": "batch", "client_waits": True, "wants_segments": False, "wants_progress": True}
     path = InputRef(kind="path", name="a\udce9.wav", folder="/somewhere")

@@ -13,44 +13,15 @@ from choral.audio.recording import Recording
 from choral.bench.diarization_error import diarization_error
 from choral.diarization import Diarization, SpeakerTurn
 from choral.errors import ModelCorrupt, UsageError
-from choral.remote.speech_samples import SpeechSample
 from choral.speakers.diarize import diarize_recording, speaker_bounds
 from choral.speakers.embedding import CHUNK_FRAMES, SpeakerFrames
 from choral.speakers.fbank import fbank
 from choral.speakers.networks import EMBEDDING_FILE, FRAME_SIZE, SEGMENTATION_FILE, SpeakerNetworks
-
-RATE = 16_000
-
-
-def read(path: Path) -> np.ndarray:
-    with Recording.open(path) as recording:
-        return recording.samples(0, recording.n_samples).copy()
+from conversations import RATE, Conversation, read_samples
 
 
-@pytest.fixture(scope="module")
-def conversation(librivox: tuple[SpeechSample, ...], jfk: Path) -> tuple[np.ndarray, list[SpeakerTurn]]:
-    """A reader and a president in turn, with half a second between them."""
-    reader = [read(sample.path) for sample in librivox]
-    president = read(jfk)
-    parts = [("reader", reader[0]), ("president", president[: 5 * RATE]), ("reader", reader[1])]
-    parts += [("president", president[5 * RATE :]), ("reader", reader[4])]
-    samples, turns = [], []
-    start_s = 0.0
-    for name, part in parts:
-        level = part * (0.05 / np.sqrt(np.mean(np.square(part))))
-        samples += [level.astype(np.float32), np.zeros(RATE // 2, np.float32)]
-        turns.append(SpeakerTurn(start_s, start_s + part.size / RATE, name))
-        start_s += part.size / RATE + 0.5
-    return np.concatenate(samples), turns
-
-
-@pytest.fixture(scope="module")
-def found(networks: SpeakerNetworks, conversation: tuple[np.ndarray, list[SpeakerTurn]]) -> Diarization:
-    return choral.diarize(conversation[0])
-
-
-def test_two_voices_are_told_apart(found: Diarization, conversation: tuple[np.ndarray, list[SpeakerTurn]]) -> None:
-    samples, reference = conversation
+def test_two_voices_are_told_apart(found: Diarization, conversation: Conversation) -> None:
+    samples, reference = conversation.samples, conversation.turns
     assert [speaker.name for speaker in found.speakers] == ["Speaker 1", "Speaker 2"]
     assert found.duration == pytest.approx(samples.size / RATE)
     error = diarization_error(reference, found.turns, [(0.0, found.duration)], collar_s=0.25)
@@ -67,10 +38,8 @@ def test_two_voices_are_told_apart(found: Diarization, conversation: tuple[np.nd
     assert one @ other < 0.4
 
 
-def test_a_hint_is_followed_where_it_is_wrong(
-    networks: SpeakerNetworks, conversation: tuple[np.ndarray, list[SpeakerTurn]]
-) -> None:
-    with Recording.open(conversation[0]) as recording:
+def test_a_hint_is_followed_where_it_is_wrong(networks: SpeakerNetworks, conversation: Conversation) -> None:
+    with Recording.open(conversation.samples) as recording:
         assert len(diarize_recording(recording, networks, (1, 1)).speakers) == 1
         assert 2 <= len(diarize_recording(recording, networks, (4, 4)).speakers) <= 4
 
@@ -93,7 +62,7 @@ def test_nobody_speaks(networks: SpeakerNetworks, seconds: float) -> None:
 
 def test_statistics_over_all_frames_are_the_networks_own(networks: SpeakerNetworks, jfk: Path) -> None:
     """Stopping the network before its statistics, and taking them here, changes nothing."""
-    features = fbank(read(jfk)[: 4 * RATE])
+    features = fbank(read_samples(jfk)[: 4 * RATE])
     features -= features.mean(axis=0)
     expected = networks._embedding.run(["embs"], {"feats": features[None]})[0][0]
     frames = networks.speaker_frames(features)
@@ -103,7 +72,7 @@ def test_statistics_over_all_frames_are_the_networks_own(networks: SpeakerNetwor
 
 def test_frames_end_with_the_recording(networks: SpeakerNetworks, jfk: Path) -> None:
     """The last window is padded, and speech in it may seem to go on after the last chunk."""
-    with Recording.open(read(jfk)[: 2 * RATE]) as recording:
+    with Recording.open(read_samples(jfk)[: 2 * RATE]) as recording:
         frames = SpeakerFrames(recording, networks)
         assert frames.between(0, 3 * CHUNK_FRAMES).shape == (25, FRAME_SIZE)
         assert frames.between(CHUNK_FRAMES, 2 * CHUNK_FRAMES).shape == (0, FRAME_SIZE)

@@ -164,10 +164,11 @@ def given_options(namespace: argparse.Namespace, options_class: type[Options]) -
 
 
 def read_options(values: dict[str, Any]) -> TranscribeOptions:
-    """The options, with the languages checked here so that a wrong one fails before a model is loaded."""
+    """The options, with languages and voices read here so that a wrong one fails before a model is loaded."""
     from choral.model.languages import check_languages
+    from choral.speakers.voice_options import options_by_name
 
-    options = TranscribeOptions.of(**values)
+    options = options_by_name(**values)
     check_languages(options)
     return options
 
@@ -239,7 +240,7 @@ def _converter(members: Sequence[Any], separator: str) -> Callable[[str], object
         if list_type is not None:
             element = get_args(list_type)[0]
             return tuple(element(part) for part in text.split(separator) if part.strip())
-        return members[0](text)
+        return text if get_origin(members[0]) is dict else members[0](text)
 
     convert.__name__ = {"N": "number", "N,N,…": "list of numbers"}.get(_metavar(members), "text")
     return convert

@@ -148,6 +148,8 @@ def _format_record(record: JobRecord) -> str:
 def _facts(record: JobRecord) -> Iterator[tuple[str, str]]:
     request = record.request
     options = request.options.changed()
+    if request.options.voices:
+        options["voices"] = [*request.options.voices]  # names without their 256 numbers
     yield "job", record.id
     yield "state", record.state + (", to be cancelled" if record.is_cancel_requested else "")
     yield "audio", f"{request.audio.name} ({request.audio.kind})"

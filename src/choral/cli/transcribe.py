@@ -59,7 +59,7 @@ FLAGS: dict[str, tuple[str, ...]] = {
         "retry_missed_speech",
         "clip_timestamps",
     ),
-    "speakers": ("diarize", "speakers"),
+    "speakers": ("diarize", "speakers", "voices", "speaker_names"),
     "channels and loudness": ("channels", "loudness", "loudness_target"),
     "words": ("timestamps", "word_timestamps", "prepend_punctuations", "append_punctuations", "replacements"),
     "prompts": (

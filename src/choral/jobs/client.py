@@ -221,10 +221,11 @@ class AsyncClient:
 
 def _resolve_options(options: TranscribeOptions | None, values: dict[str, Any]) -> TranscribeOptions:
     from choral.model.languages import check_languages
+    from choral.speakers.voice_options import options_by_name
 
     if options is not None and values:
         raise UsageError("give either options or single options by name, not both")
-    options = options if options is not None else TranscribeOptions.of(**values)
+    options = options if options is not None else options_by_name(**values)
     check_languages(options)  # report an unknown one here, not in the worker
     return options
 

@@ -19,6 +19,7 @@ from choral.longform.transcriber import Transcriber, Transcription
 from choral.options import TranscribeOptions
 from choral.speakers.assignment import assign_speakers
 from choral.speakers.diarize import diarize_recording, speaker_bounds
+from choral.speakers.naming import name_speakers
 from choral.speakers.networks import load_networks
 from choral.transcript import Segment, Transcript
 
@@ -37,7 +38,7 @@ class DiarizedTranscription:
         caller: Caller,
     ) -> None:
         self._recording, self._options = recording, options
-        plain = replace(options, diarize=False, speakers=None, word_timestamps=True)
+        plain = replace(options, diarize=False, speakers=None, voices=None, speaker_names=(), word_timestamps=True)
         self._transcription = Transcription(transcriber, recording, plain, on_progress, caller)
         self._is_cancelled = threading.Event()
         self._found: Future[Diarization] = Future()
@@ -73,9 +74,8 @@ class DiarizedTranscription:
     def _diarize(self) -> None:
         try:
             bounds = speaker_bounds(self._options.speakers)
-            self._found.set_result(
-                diarize_recording(self._recording, load_networks(), bounds, self._raise_if_cancelled)
-            )
+            found = diarize_recording(self._recording, load_networks(), bounds, self._raise_if_cancelled)
+            self._found.set_result(name_speakers(found, self._options.voices, self._options.speaker_names))
         except BaseException as error:  # whatever it is, the iteration raises it
             self._found.set_exception(error)
 

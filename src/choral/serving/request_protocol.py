@@ -11,7 +11,6 @@ import json
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import lru_cache
 from typing import Any, Literal
 
 from choral import errors
@@ -68,7 +67,7 @@ def encode_start(message: StartMessage) -> bytes:
     # Only what differs from the defaults: a path is the common case.
     fields = {name: value for name, value in vars(ref).items() if value} if ref.kind != "samples" else asdict(ref)
     flags = [message.priority, message.client_waits, message.wants_segments, message.wants_progress]
-    return frame(["start", message.id, fields, _changed_options(message.options), flags, message.text])
+    return frame(["start", message.id, fields, message.options.changed(), flags, message.text])
 
 
 def decode_start(message: ProcessMessage) -> StartMessage:
@@ -83,11 +82,6 @@ def decode_start(message: ProcessMessage) -> StartMessage:
         wants_segments=wants_segments,
         wants_progress=wants_progress,
     )
-
-
-@lru_cache(maxsize=64)
-def _changed_options(options: TranscribeOptions) -> dict[str, Any]:
-    return options.changed()
 
 
 def frame(message: ProcessMessage) -> bytes:

@@ -6,7 +6,7 @@ What is kept of each window (2 s of audio) is 4 kB of activity and about ten emb
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,27 +18,38 @@ from choral.errors import UsageError
 from choral.options import MAX_SPEAKERS
 from choral.speakers.clustering import Clusters, cluster
 from choral.speakers.embedding import SpeakerFrames, SpeechPiece, embed_window
+from choral.speakers.naming import name_speakers
 from choral.speakers.networks import SpeakerNetworks, load_networks
 from choral.speakers.reconstruction import PieceSpeaker, active_frames, spans_of
 from choral.speakers.segmentation import N_LOCAL, SegmentedWindow, segment_windows
+from choral.speakers.voice_options import options_by_name
 
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput
+    from choral.speakers.voices import Voices
 
 SpeakerCount = int | tuple[int, ...] | None
 OnDiarized = Callable[[float], None]  # seconds of audio
 
 
-def diarize(audio: AudioInput | Recording, speakers: SpeakerCount = None) -> Diarization:
+def diarize(
+    audio: AudioInput | Recording,
+    speakers: SpeakerCount = None,
+    *,
+    voices: Voices | None = None,
+    speaker_names: Sequence[str] = (),
+) -> Diarization:
     """Find the speakers of a recording and their turns, without transcribing it.
 
-    `speakers` is their number if it is known, or its bounds: (2, 5). The networks are downloaded when first used.
+    `speakers` is their number if it is known, or its bounds: (2, 5). `voices` are clips of known persons by name, or a
+    folder of them; `speaker_names` are names in the order of first turns. The networks are downloaded when first used.
     """
     bounds = speaker_bounds(speakers)
+    options = options_by_name(diarize=True, voices=voices, speaker_names=speaker_names)
     networks = load_networks()
     opened = contextlib.nullcontext(audio) if isinstance(audio, Recording) else Recording.open(audio)
     with opened as recording:
-        return diarize_recording(recording, networks, bounds)
+        return name_speakers(diarize_recording(recording, networks, bounds), options.voices, options.speaker_names)
 
 
 def diarize_recording(
