@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -138,6 +139,21 @@ def test_output_folder_is_checked_before_a_model_is_loaded(choral: Run, tmp_path
     result = choral("transcribe", "a.mp3", "--output-dir", "a.mp3/out", "--model", "no-such-model")
     assert result.code == 5
     assert "a.mp3/out" in result.errors
+
+
+def test_commands_name_the_extra_that_is_missing(jfk: Path) -> None:
+    """In an installation without extras."""
+    code = f"""
+import sys
+for name in ("fastapi", "h11", "uvicorn", "websockets", "redis", "prometheus_client", "psutil"):
+    sys.modules[name] = None
+from choral.cli.main import main
+print([main(line.split()) for line in ("serve", "worker", "submit {jfk}", "jobs top", "bench engine")])
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[7, 7, 7, 7, 7]\n", done.stderr
+    extras = re.findall(r"pip install 'choral\[(\w+)\]'", done.stderr)
+    assert extras == ["server", "jobs", "jobs", "jobs", "bench"]
 
 
 def test_closed_pipe_ends_help_quietly() -> None:

@@ -93,6 +93,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import choral.server.app  # noqa: F401  raises before anything else if a package of the server is missing
     from choral.common.aio import server_loop_factory
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
