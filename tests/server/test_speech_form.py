@@ -6,11 +6,13 @@ import dataclasses
 import io
 
 import pytest
+from starlette.responses import Response
 
 from choral.options import TEMPERATURES, TranscribeOptions
 from choral.server.api_errors import ApiError
 from choral.server.forms import form_schema, validate_json
 from choral.server.jobs.job_form import JobForm, request_body
+from choral.server.request_warnings import add_warnings, unknown_fields_warning
 from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
 from choral.server.upload import Form
 from choral.serving.input_sources import OpenFile
@@ -52,7 +54,68 @@ def test_options_follow_openai() -> None:
     assert words.options.word_timestamps
 
 
-@pytest.mark.parametrize("name", ["beam_size", "mode[]", "stream[x]", "Model"])
+def test_fields_of_other_servers() -> None:
+    options = read(
+        ("keywords[]", "Choral"), ("keywords[]", "a, b"), ("seed", "3"), ("max_completion_tokens", "30"),
+        ("use_beam_search", "true"), ("vad_filter", "true"), ("without_timestamps", "true"), ("best_of", "2"),
+    ).options  # fmt: skip
+    assert options.hotword_terms == ("Choral", "a, b")
+    assert (options.seed, options.max_tokens, options.beam_size, options.best_of) == (3, 30, 5, 2)
+    assert (options.vad, options.timestamps) == (True, False)
+    assert read(("use_beam_search", "true"), ("beam_size", "3")).options.beam_size == 3
+    assert read(("use_beam_search", "false")).options.beam_size == 1
+    assert read(("max_completion_tokens", "4096")).options.max_tokens is None
+    for several in (
+        [("temperature", "0, 0.4")],
+        [("temperature", "[0, 0.4]")],
+        [("temperature[]", "0"), ("temperature[]", "0.4")],
+    ):
+        assert read(*several).options.temperature == (0.0, 0.4)
+
+
+def test_empty_fields_and_locales() -> None:
+    plain = read().options
+    empty = (
+        "language",
+        "prompt",
+        "temperature",
+        "timestamp_granularities[]",
+        "stream",
+        "response_format",
+        "seed",
+        "vad",
+    )
+    assert read(*((name, "") for name in empty)).options == plain
+    assert read(("language", "auto")).options == plain
+    for locale, code in (("en-US", "en"), ("pt_BR", "pt"), ("zh-Hant-TW", "zh"), ("nb-NO", "no"), ("yue-HK", "yue")):
+        assert read(("language", locale)).options.language == code
+    assert refusal(("model", ""), ("language", "english-US")).param == "language"
+
+
+def test_unknown_fields_are_refused_or_named_in_a_warning() -> None:
+    files = (("file", OpenFile("a.wav", io.BytesIO())),)
+    form = Form(
+        (("model", "tiny"), ("nonsense", "1"), ("top_p", "1"), ("stream", "true"), ("response_format", "srt")), files
+    )
+    request = read_speech_request(form, "transcribe", unknown_fields="warn")
+    ignored = "unknown fields without effect: nonsense, top_p"
+    assert request.warnings == (ignored, "stream has no effect with response_format srt")
+    assert not request.form.is_streamed
+    with pytest.raises(ApiError, match="unknown field `nonsense`"):
+        read_speech_request(form, "transcribe", unknown_fields="refuse")
+
+
+def test_names_of_unknown_fields_stay_in_their_header() -> None:
+    names = ['a"b\r\nSet-Cookie: x=1', "ü" * 100, *(f"field{n}" for n in range(300))]
+    response = add_warnings(Response(), [unknown_fields_warning(names), "another"])
+    warning = response.headers["warning"]
+    assert warning.startswith('299 choral "unknown fields without effect: a?b??Set-Cookie??x?1, ???')
+    assert warning.endswith(', field17, and more", 299 choral "another"')
+    assert len(warning) < 600
+    assert "warning" not in add_warnings(Response(), []).headers
+
+
+@pytest.mark.parametrize("name", ["nonsense", "mode[]", "stream[x]", "Model"])
 def test_unknown_fields_are_named(name: str) -> None:
     error = refusal((name, "1"))
     assert (error.param, error.code) == (name, "unknown_parameter")

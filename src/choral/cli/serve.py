@@ -51,7 +51,7 @@ of other sites. docs/operate.md has a table of all limits, including those witho
 
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
-ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins")
+ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields")
 NAME_FLAGS = ("alias", "any_model")
 LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",

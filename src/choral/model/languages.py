@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 
 from choral.errors import UsageError
 from choral.options import MAX_NAME_CHARACTERS, TranscribeOptions
@@ -27,13 +28,15 @@ NAMES = {
     "ln": "lingala", "ha": "hausa", "ba": "bashkir", "jw": "javanese", "su": "sundanese", "yue": "cantonese",
 }  # fmt: skip
 
-# Other names of the same languages.
+# Other names and codes of the same languages.
 _ALIASES = {
     "burmese": "my", "castilian": "es", "flemish": "nl", "haitian": "ht", "letzeburgesch": "lb", "mandarin": "zh",
     "moldavian": "ro", "moldovan": "ro", "panjabi": "pa", "pushto": "ps", "sinhalese": "si", "valencian": "ca",
+    "cmn": "zh", "fil": "tl", "iw": "he", "jv": "jw", "nb": "no",
 }  # fmt: skip
 
 CODES = tuple(NAMES)
+_LOCALE = re.compile(r"([a-z]{2,3})(?:[-_][a-z0-9]{2,8})+")  # BCP 47: en-US, zh-Hant-TW, or en_US
 _CODE_OF_NAME = {name: code for code, name in NAMES.items()} | _ALIASES
 
 
@@ -45,12 +48,14 @@ def check_languages(options: TranscribeOptions) -> None:
 
 
 def to_code(name_or_code: str) -> str:
-    """The code of a language given by code or English name, in any case; `UsageError` if unknown."""
+    """The code of a language given by code, locale or English name, in any case; `UsageError` if unknown."""
     name = name_or_code.strip().lower()
     if name in NAMES:
         return name
     if name in _CODE_OF_NAME:
         return _CODE_OF_NAME[name]
+    if found := _LOCALE.fullmatch(name):
+        return to_code(found[1])
     if len(name) > MAX_NAME_CHARACTERS:
         raise UsageError(
             f"unknown language of {len(name):,} characters; give a code such as en, or a name such as english"

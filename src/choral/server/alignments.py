@@ -22,7 +22,7 @@ from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import (
     FormModel,
     HttpUrl,
-    Language,
+    SpokenLanguage,
     form_schema,
     form_values,
     option_field,
@@ -47,7 +47,7 @@ TEXT_FILE = "text"
 class AlignmentForm(FormModel):
     model: Text = Field(min_length=1, description="a name from GET /v1/models")
     text: str = Field(description="the text that is spoken; a long one as a file of this name, in UTF-8")
-    language: Language | None = Field(None, description="code or English name; detected when not given")
+    language: SpokenLanguage = Field(None, description="code or English name; detected when not given")
     response_format: Literal["verbose_json", "srt", "vtt"] = "verbose_json"
     url: Annotated[HttpUrl, Field(max_length=MAX_PROMPT_CHARACTERS)] | None = Field(
         None, description="URL of the audio, instead of `file`"

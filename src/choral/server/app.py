@@ -40,7 +40,7 @@ ROUTERS: tuple[MakeRouter, ...] = (
     health.make_router,
     page_routes.make_router,
 )
-EXPOSED_HEADERS = ("x-request-id", "retry-after")
+EXPOSED_HEADERS = ("x-request-id", "retry-after", "warning")
 
 
 def create_app(

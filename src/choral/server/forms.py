@@ -11,7 +11,16 @@ import types
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    WithJsonSchema,
+)
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import core_schema
 
@@ -26,6 +35,7 @@ from choral.serving.input_sources import OpenFile
 OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
 MAX_SHOWN_CHARACTERS = 100  # of a client's input, in messages
 MAX_ERRORS = 100
+AUTO = "auto"
 
 
 class FormModel(BaseModel):
@@ -96,6 +106,11 @@ def unknown_field(model: type[FormModel], name: str, param: str, *, has_file: bo
     )
 
 
+def _not_auto(value: Any) -> Any:
+    """Some clients write `auto`, or nothing, for a language that is to be detected."""
+    return None if isinstance(value, str) and value.strip().lower() in ("", AUTO) else value
+
+
 def _check_language(value: str, info: ValidationInfo) -> str:
     try:
         return to_code(value)
@@ -114,6 +129,7 @@ def _check_url(value: str, info: ValidationInfo) -> str:
 Language = Annotated[
     str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(_check_language), WithJsonSchema({"enum": list(CODES)})
 ]
+SpokenLanguage = Annotated[Language | None, BeforeValidator(_not_auto)]
 Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES, fail_fast=True)]
 HttpUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
 

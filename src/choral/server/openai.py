@@ -19,6 +19,7 @@ from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, error_
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
 from choral.server.quota import principal_of
+from choral.server.request_warnings import add_warnings
 from choral.server.responses import (
     MEDIA_TYPES,
     EventStreamResponse,
@@ -102,26 +103,26 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
     async with AsyncExitStack() as stack:
         with service.uploads.admit_upload() as slot, span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings, slot))
-        speech = read_speech_request(form, task)
+        speech = read_speech_request(form, task, unknown_fields=service.settings.unknown_fields)
         service.names.require(speech.form.model)
         service.require_supported(speech.options, task_param="model")
         to_tokens = service.model.text_tokens if speech.options.token_logprobs else None
         try:
-            if not speech.form.stream:
+            if not speech.form.is_streamed:
                 transcript = await cancel_on_disconnect(request.receive, _transcribe(service, request, speech, None))
                 tokens = to_tokens and [token for segment in transcript.segments for token in to_tokens(segment)]
-                return transcript_response(transcript, speech, tokens)
+                return add_warnings(transcript_response(transcript, speech, tokens), speech.warnings)
             upload = stack.pop_all()  # stays open until the stream has ended
 
             async def transcribe(on_segment: Callable[[Segment], None]) -> Transcript:
                 async with upload:
                     return await _transcribe(service, request, speech, on_segment)
 
-            stream = TranscriptStream(transcribe, to_tokens)
+            stream = TranscriptStream(transcribe, to_tokens, has_languages=speech.form.has_languages)
             await cancel_on_disconnect(request.receive, stream.start())
         except ClientClosedRequest:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        return EventStreamResponse(stream)
+        return add_warnings(EventStreamResponse(stream), speech.warnings)
 
 
 async def _transcribe(

@@ -47,14 +47,19 @@ class TokenLogprob(BaseModel):
     logprob: float
 
 
+class DetectedLanguage(BaseModel):
+    code: str
+
+
 class TranscriptionBody(BaseModel):
-    """The JSON formats: `json` has text, usage and logprobs; `verbose_json` all but logprobs."""
+    """The JSON formats: `json` has text, usage, logprobs and languages; `verbose_json` all but these two."""
 
     model_config = ConfigDict(extra="allow")
 
     text: str
     usage: Usage
     logprobs: list[TokenLogprob] = []
+    languages: list[DetectedLanguage] = []
     language: str = ""
     duration: float = 0.0
     segments: list[dict[str, Any]] | None = None
@@ -95,19 +100,27 @@ def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: 
             return _json_response(_verbose_fields(transcript, request))
         case "json":
             fields = {"text": joined_text(transcript.segments), "usage": _usage(transcript), **_logprobs(tokens)}
-            return _json_response(fields)
+            return _json_response(fields | (_languages(transcript) if request.form.has_languages else {}))
 
 
 def _verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
-    """The fields of `choral transcribe --format verbose_json`; segments and words are null if not requested."""
+    """The fields of `choral transcribe --format verbose_json`; without what was not requested and what is null."""
     fields: dict[str, Any] = formats.verbose_fields(transcript)
     granularities = request.form.timestamp_granularities or ["segment"]
     words = fields.pop("words", [])
     fields["text"] = joined_text(transcript.segments)
-    fields["words"] = words if request.options.word_timestamps else None
-    fields["segments"] = fields["segments"] if "segment" in granularities else None
+    if request.options.word_timestamps:
+        fields["words"] = words
+    if "segment" not in granularities:
+        del fields["segments"]
     fields["usage"] = _usage(transcript)
-    return fields
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _languages(transcript: Transcript) -> dict[str, Any]:
+    """OpenAI's `languages` field: the detected ones, in the order of their first segments."""
+    codes = dict.fromkeys(segment.language or transcript.language for segment in transcript.segments)
+    return {"languages": [{"code": code} for code in codes]}
 
 
 def _usage(transcript: Transcript) -> dict[str, Any]:
@@ -137,7 +150,7 @@ def event(fields: dict[str, Any]) -> bytes:
     return f"data: {json.dumps(fields, ensure_ascii=False)}\n\n".encode()
 
 
-def _done_event(transcript: Transcript, text: str, tokens: Sequence[Token] | None) -> bytes:
+def _done_fields(transcript: Transcript, text: str, tokens: Sequence[Token] | None) -> dict[str, Any]:
     n_audio = math.ceil(transcript.duration * AUDIO_TOKENS_PER_S)
     n_text = sum(len(segment.tokens) for segment in transcript.segments)
     usage = {
@@ -147,7 +160,7 @@ def _done_event(transcript: Transcript, text: str, tokens: Sequence[Token] | Non
         "output_tokens": n_text,
         "total_tokens": n_audio + n_text,
     }
-    return event({"type": "transcript.text.done", "text": text, "usage": usage, **_logprobs(tokens)})
+    return {"type": "transcript.text.done", "text": text, "usage": usage, **_logprobs(tokens)}
 
 
 Transcribe = Callable[[Callable[[Segment], None]], Coroutine[Any, Any, Transcript]]
@@ -157,8 +170,8 @@ ToTokens = Callable[[Segment], list[Token]]
 class TranscriptStream:
     """Runs a transcription as a task and turns its segments into events; `to_tokens` adds log-probabilities."""
 
-    def __init__(self, transcribe: Transcribe, to_tokens: ToTokens | None) -> None:
-        self._to_tokens = to_tokens
+    def __init__(self, transcribe: Transcribe, to_tokens: ToTokens | None, *, has_languages: bool = False) -> None:
+        self._to_tokens, self._has_languages = to_tokens, has_languages
         self._tokens: list[Token] = []
         self._n_tokens_sent = 0
         self._segments: asyncio.Queue[Segment | None] = asyncio.Queue()
@@ -187,7 +200,9 @@ class TranscriptStream:
             if (delta := self._delta_event(segment)) is not None:
                 yield delta
         try:
-            yield _done_event(self._task.result(), self._text.text, self._tokens if self._to_tokens else None)
+            transcript = self._task.result()
+            fields = _done_fields(transcript, self._text.text, self._tokens if self._to_tokens else None)
+            yield event(fields | (_languages(transcript) if self._has_languages else {}))
         except ChoralError as error:
             yield event(error_fields(to_api_error(error)))
         yield END_OF_EVENTS

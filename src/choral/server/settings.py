@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 from choral.errors import UsageError
 from choral.jobs.job_states import KEEP_S, RETRY_S
@@ -17,6 +18,7 @@ from choral.validation import check_fields, option
 MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 _TRUSTED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
+UnknownFields = Literal["refuse", "warn"]
 REDIS_VARIABLE, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
 
 
@@ -37,6 +39,9 @@ class ServerSettings:
         (), "further names of the model for clients, separated by commas", metavar="NAME=MODEL,…"
     )
     any_model: bool = option(False, "answer to every model name")
+    unknown_fields: UnknownFields = option(
+        "warn", "what a transcription request with unknown fields gets: a Warning header that names them, or a 400"
+    )
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))
     max_audio_s: float = option(4 * HOUR_S, "longest accepted audio", metavar="SECONDS", within=(0.1, 100 * HOUR_S))
     uploads: int = option(128, "concurrent uploads; more are refused before they are read", within=(1, 65_536))

@@ -1,6 +1,7 @@
 """The form of a transcription or translation request: OpenAI's fields, and Choral's own beside them.
 
-A field that would have no effect together with the others is refused, like one that is unknown or invalid.
+A field of Choral's own that would have no effect together with the others is refused, like an invalid one. Unknown
+fields, and OpenAI's that OpenAI ignores, are refused or named in a warning.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
 
-from choral.options import TEMPERATURES, Channels, Loudness, Mode, Priority, Task, TranscribeOptions
+from choral.options import Channels, Loudness, Mode, Priority, Task, TranscribeOptions
 from choral.server.api_errors import ApiError
+from choral.server.decoding_fields import DecodingFields
 from choral.server.forms import (
     FormModel,
     HttpUrl,
-    Language,
     Languages,
+    SpokenLanguage,
     form_values,
     option_field,
     pick_audio,
@@ -25,6 +27,8 @@ from choral.server.forms import (
     validate,
     validate_json,
 )
+from choral.server.request_warnings import unknown_fields_warning
+from choral.server.settings import UnknownFields
 from choral.server.upload import Form
 from choral.serving.input_sources import ServiceAudio
 from choral.term_lists import MAX_LIST_CHARACTERS
@@ -35,7 +39,9 @@ MAX_PROMPT_CHARACTERS = 4096  # the model uses the last 224 tokens, about 900 le
 MAX_VAD_MS = 60_000
 CHUNKING = '"auto" or an object whose type is "server_vad"'
 UNSUPPORTED = "unsupported_value"
-LISTS = ("timestamp_granularities", "include", "languages")
+LISTS = ("timestamp_granularities", "include", "languages", "keywords", "temperature")
+LANGUAGES_MODEL = "gpt-transcribe"
+STREAMED_FORMATS = ("json", "text")  # the others are ignored
 Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 TermList = Annotated[str, Field(max_length=MAX_LIST_CHARACTERS)]
 
@@ -74,21 +80,20 @@ def _read_chunking(value: Any) -> Any:
 ChunkingStrategy = Annotated[VadChunking, BeforeValidator(_read_chunking), WithJsonSchema({"type": "string"})]
 
 
-class SpeechForm(FormModel):
+class SpeechForm(DecodingFields):
     model: Text = Field(min_length=1, description="a name from GET /v1/models")
-    language: Language | None = Field(None, description="code or English name; detected when not given")
+    language: SpokenLanguage = Field(None, description="code or English name; detected when not given")
     languages: Languages = Field((), alias="languages[]", description="languages that may be detected")
     multilingual: bool | None = option_field("multilingual")
     prompt: Text | None = Field(None, description="text that preceded the audio; the model uses its last 224 tokens")
     response_format: ResponseFormat = "json"
-    temperature: float | None = Field(None, ge=0, le=1, description="0: rises automatically when decoding fails")
     timestamp_granularities: list[Granularity] = Field(
-        [], alias="timestamp_granularities[]", description="needs response_format verbose_json"
+        [], alias="timestamp_granularities[]", description="word needs response_format verbose_json"
     )
     include: list[Literal["logprobs"]] = Field(
         [], alias="include[]", description="log-probability of every text token; needs response_format json"
     )
-    stream: bool = Field(False, description="server-sent events with text as it becomes final; needs json")
+    stream: bool = Field(False, description="server-sent events with text as it becomes final; needs json or text")
     chunking_strategy: ChunkingStrategy | None = Field(
         None, description='auto, or JSON: {"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 500}'
     )
@@ -109,12 +114,8 @@ class SpeechForm(FormModel):
     @model_validator(mode="after")
     def _check_combinations(self) -> Self:
         name = self.response_format
-        if self.stream and name != "json":
-            raise _conflict(
-                "stream", f"stream sends JSON events, and response_format is {name}: omit one of them", UNSUPPORTED
-            )
-        if self.timestamp_granularities and name != "verbose_json":
-            text = f"timestamp_granularities need response_format verbose_json, and it is {name}"
+        if "word" in self.timestamp_granularities and name != "verbose_json":
+            text = f"timestamp_granularities[]=word needs response_format verbose_json, and it is {name}"
             raise _conflict("timestamp_granularities", text)
         if self.include and name != "json":
             raise _conflict("include", f"include[]=logprobs needs response_format json, and it is {name}", UNSUPPORTED)
@@ -125,7 +126,25 @@ class SpeechForm(FormModel):
             option = "mode sequential" if self.mode == "sequential" else "vad false"
             text = f"chunking_strategy cuts at silences, which {option} disables: omit one of them"
             raise _conflict("chunking_strategy", text)
+        for mine, theirs in (("vad", "vad_filter"), ("hotwords", "keywords")):
+            if getattr(self, mine) is not None and getattr(self, theirs) not in (None, []):
+                raise _conflict(theirs, f"{theirs} is another name of {mine}: omit one of them")
         return self
+
+    @property
+    def is_streamed(self) -> bool:
+        return self.stream and self.response_format in STREAMED_FORMATS
+
+    @property
+    def has_languages(self) -> bool:
+        """Whether the response names the languages that were detected, as the response of this model does at OpenAI."""
+        return self.model == LANGUAGES_MODEL or bool(self.languages)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        if self.stream and not self.is_streamed:
+            return (f"stream has no effect with response_format {self.response_format}",)
+        return ()
 
     def options(self, task: Task) -> TranscribeOptions:
         values = {
@@ -136,8 +155,6 @@ class SpeechForm(FormModel):
             "hotwords": self.hotwords or None,
             "hotword_boost": self.hotword_boost,
             "replacements": self.replacements or None,
-            # In OpenAI's API, 0 stands for temperatures that rise when decoding fails.
-            "temperature": self.temperature if self.temperature is None else self.temperature or TEMPERATURES,
             "mode": self.mode,
             "vad": self.vad,
             "retry_missed_speech": self.retry_missed_speech,
@@ -149,8 +166,11 @@ class SpeechForm(FormModel):
             task=task,
             word_timestamps=self.word_timestamps or "word" in self.timestamp_granularities,
             token_logprobs=bool(self.include),
-            **(values | (self.chunking_strategy.options() if self.chunking_strategy else {})),
+            **(self.decoding_options() | values | (self.chunking_strategy.options() if self.chunking_strategy else {})),
         )
+
+
+KNOWN_NAMES = frozenset(name for key, info in SpeechForm.model_fields.items() for name in (key, info.alias) if name)
 
 
 def _conflict(param: str, text: str, code: str = "invalid_value") -> ApiError:
@@ -163,14 +183,30 @@ class SpeechRequest:
     options: TranscribeOptions
     audio: ServiceAudio
     audio_param: Literal["file", "url"]
+    warnings: tuple[str, ...] = ()  # what was asked for and is not done
 
 
-def read_speech_request(form: Form, task: Task) -> SpeechRequest:
+def read_speech_request(form: Form, task: Task, *, unknown_fields: UnknownFields = "refuse") -> SpeechRequest:
+    values = _read_values(form)
+    warnings: tuple[str, ...] = ()
+    if unknown_fields == "warn" and (unknown := [name for name in values if name not in KNOWN_NAMES]):
+        values = {name: value for name, value in values.items() if name in KNOWN_NAMES}
+        warnings = (unknown_fields_warning(unknown),)
+    speech = validate(SpeechForm, values)
+    audio, audio_param = pick_audio(form.files, speech.url)
+    return SpeechRequest(speech, speech.options(task), audio, audio_param, (*warnings, *speech.warnings))
+
+
+def _read_values(form: Form) -> dict[str, Any]:
+    """The values by field; an empty text counts as left out."""
     values: dict[str, Any] = {}
     chunking: dict[str, str] = {}
-    for name, texts in form_values(form, SpeechForm).items():
+    for name, all_texts in form_values(form, SpeechForm).items():
+        texts = [text for text in all_texts if text]
+        if not texts:
+            continue
         field, _, key = name.removesuffix("]").partition("[")
-        if field in LISTS and not key:
+        if field in LISTS and not key and (name.endswith("]") or len(texts) > 1 or field != "temperature"):
             values.setdefault(field, []).extend(texts)
         elif field == "chunking_strategy" and key:
             chunking[key] = single_value(name, texts)
@@ -180,6 +216,4 @@ def read_speech_request(form: Form, task: Task) -> SpeechRequest:
         if "chunking_strategy" in values:
             raise _conflict("chunking_strategy", "chunking_strategy was given twice: send it once")
         values["chunking_strategy"] = chunking
-    speech = validate(SpeechForm, values)
-    audio, audio_param = pick_audio(form.files, speech.url)
-    return SpeechRequest(speech, speech.options(task), audio, audio_param)
+    return values

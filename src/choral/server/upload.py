@@ -35,7 +35,7 @@ from choral.serving.input_sources import OpenFile
 MULTIPART, URLENCODED = "multipart/form-data", "application/x-www-form-urlencoded"
 SMALL_FORM_BYTES = 2**20  # read as a whole, in memory
 MAX_TEXT_BYTES = 256 * 1024  # of all text fields of a form together
-MAX_FIELDS, MAX_FILES = 64, 2  # more than exist, so that an unknown field can be named
+MAX_FIELDS, MAX_FILES = 256, 2  # lists have a field for each value
 # Other codecs can take minutes for a megabyte, fail in ways of their own, or decode to text that cannot be encoded.
 # The names are compared as text: Python caches every unknown codec that is looked up.
 CHARSETS = ("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1")

@@ -21,8 +21,8 @@ from choral.server.forms import (
     OPTIONS,
     FormModel,
     HttpUrl,
-    Language,
     Languages,
+    SpokenLanguage,
     form_schema,
     form_values,
     option_field,
@@ -44,7 +44,7 @@ class _JobFields(FormModel):
     url: HttpUrl | None = Field(None, description="URL of the audio, instead of `file`")
     priority: Priority = Field("interactive", description="batch jobs yield to interactive ones")
     callback: HttpUrl | None = Field(None, description="URL that receives a POST when the job has ended")
-    language: Language | None = option_field("language")
+    language: SpokenLanguage = option_field("language")
     languages: Languages = Field((), description=OPTIONS["languages"].metadata["help"])
 
 
