@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from choral.diarization import Speaker
+from choral.diarization import Speaker, SpeakerTurn
 from choral.options import Task
 
 
@@ -67,6 +67,7 @@ class Transcript:
     task: Task = "transcribe"
     warnings: tuple[str, ...] = ()
     speakers: tuple[Speaker, ...] = ()  # with diarize, by their first turn
+    turns: tuple[SpeakerTurn, ...] = ()  # with diarize, by start
 
     @property
     def words(self) -> tuple[Word, ...]:

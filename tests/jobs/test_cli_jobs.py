@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from choral.jobs import Client
+from choral.speakers.networks import SpeakerNetworks
 from support.redis_server import RedisServer, free_port
 
 COMMAND = [sys.executable, "-m", "choral.cli.main"]
@@ -54,7 +55,12 @@ def worker(redis_url: str, tiny_en_ct2: Path, tmp_path: Path) -> Iterator[subpro
 
 
 def test_submit_with_wait_prints_what_transcribe_prints(
-    choral: Choral, worker: subprocess.Popen[bytes], speech_clips: list[Path], tiny_en_ct2: Path, tmp_path: Path
+    choral: Choral,
+    worker: subprocess.Popen[bytes],
+    speech_clips: list[Path],
+    tiny_en_ct2: Path,
+    networks: SpeakerNetworks,
+    tmp_path: Path,
 ) -> None:
     own = ("--model", tiny_en_ct2, "--engine", "ctranslate2", "--threads", 1)
     expected = choral("transcribe", *speech_clips[:2], *own, "--format", "srt", "--output-dir", "expected")
@@ -68,8 +74,10 @@ def test_submit_with_wait_prints_what_transcribe_prints(
     for clip in speech_clips[:2]:
         name = f"{clip.stem}.srt"
         assert (tmp_path / "found" / name).read_text() == (tmp_path / "expected" / name).read_text()
-    text = choral("submit", "-", "--wait", stdin=speech_clips[0].read_bytes())
-    assert (text.returncode, text.stdout) == (0, choral("transcribe", speech_clips[0], *own).stdout)
+    diarized = ("--diarize", "--speakers", "1-2")
+    text = choral("submit", "-", "--wait", *diarized, stdin=speech_clips[0].read_bytes())
+    assert (text.returncode, text.stdout) == (0, choral("transcribe", speech_clips[0], *own, *diarized).stdout)
+    assert text.stdout.startswith("Speaker 1: ")
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
     lines = [json.loads(line) for line in (tmp_path / "worker.log").read_text().splitlines()]

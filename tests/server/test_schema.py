@@ -39,6 +39,7 @@ CASES = [
     for path, method, modes in [
         (TRANSCRIPTIONS, "POST", (FITTING, WRONG)),
         ("/v1/audio/translations", "POST", (FITTING, WRONG)),
+        ("/v1/audio/diarization", "POST", (FITTING, WRONG)),
         ("/v1/models", "GET", (FITTING,)),
         ("/v1/models/{model}", "GET", (FITTING,)),
         ("/v1/jobs", "GET", (FITTING, WRONG)),

@@ -10,7 +10,7 @@ from starlette.responses import Response
 
 from choral.options import TEMPERATURES, TranscribeOptions
 from choral.server.api_errors import ApiError
-from choral.server.forms import form_schema, validate_json
+from choral.server.forms import form_schema, validate, validate_json
 from choral.server.jobs.job_form import JobForm, request_body
 from choral.server.request_warnings import add_warnings, unknown_fields_warning
 from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
@@ -135,6 +135,16 @@ def test_job_form_has_every_option_with_its_range() -> None:
     assert form_schema(SpeechForm)["required"] == ["model"]
 
 
+def test_speakers_are_a_number_or_two() -> None:
+    for text, expected in (("2", 2), ("2-5", (2, 5))):
+        options = read(("response_format", "diarized_json"), ("speakers", text)).options
+        assert (options.diarize, options.speakers) == (True, expected)
+        assert validate(JobForm, {"speakers": text}).speakers == expected
+    assert validate_json(JobForm, '{"speakers": [2, 5]}').speakers == (2, 5)
+    for wrong in ("2-5-7", "-2", "1000", "٢", "101", "2,5"):
+        assert refusal(("response_format", "diarized_json"), ("speakers", wrong)).param == "speakers"
+
+
 def test_json_values_must_have_their_types() -> None:
     form = validate_json(JobForm, '{"url": "https://example.org/a", "temperature": [0, 0.2], "max_tokens": null}')
     assert form.model_dump(exclude_unset=True)["temperature"] == (0.0, 0.2)
@@ -146,6 +156,7 @@ def test_json_values_must_have_their_types() -> None:
         '"clip_timestamps": "0,1"',
         '"patience": NaN',
         '"languages": ["x"]',
+        '"speakers": "2-5"',
     ):
         with pytest.raises(ApiError) as refused:
             validate_json(JobForm, f'{{"url": "https://example.org/a", {field}}}')

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from choral import errors
+from choral.diarization import Speaker, SpeakerTurn
 from choral.options import TranscribeOptions
 from choral.serving.request_inputs import InputLimits, InputRef
 from choral.serving.request_protocol import (
@@ -58,7 +59,7 @@ def test_what_is_sent_arrives_unchanged() -> None:
         kind="samples", name="x", channel_peaks=(0.1, 0.2), is_split=True, warnings=("one",), levels_db={"ebu": -1 / 3}
     )
     for ref in (path, samples):
-        start = StartMessage(id=7, input=ref, options=options, text="Ünïcode\n", **flags)
+        start = StartMessage(id=7, input=ref, options=options, text="Ünïcode\n", wants_text=False, **flags)
         assert decode_start(round_trip(encode_start(start))) == start
     for limits in (InputLimits(), InputLimits(roots=("/a",), allowed_hosts=(), max_audio_s=1 / 3)):
         config = ProcessConfig(limits=limits, max_memory_s=0.1, n_requests=3)
@@ -66,7 +67,8 @@ def test_what_is_sent_arrives_unchanged() -> None:
     plain = Segment(0, 0, 0.0, 1.0, " a", (), 0.0, -0.5, 1.0, 0.0, language="fr")
     for segment in (SEGMENT, plain):
         assert decode_segment(json.loads(json.dumps(encode_segment(segment)))) == segment
-    transcript = Transcript(" text", (plain, SEGMENT), "en", 1 / 3, 11.0, "translate", ("a warning",))
+    speakers, turns = (Speaker("Anna", 1 / 3, (0.6, 0.8)),), (SpeakerTurn(0.1, 1 / 3, "Anna"),)
+    transcript = Transcript(" text", (plain, SEGMENT), "en", 1 / 3, 11.0, "translate", ("one",), speakers, turns)
     for n_sent in (0, 1, 2):
         values = json.loads(json.dumps(encode_transcript(transcript, n_sent)))
         assert decode_transcript(values, list(transcript.segments[:n_sent])) == transcript

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
-from choral.diarization import Speaker
+from choral.diarization import Speaker, SpeakerTurn
 from choral.errors import JobCancelled, JobFailed, JobNotFound, JobNotReady, UsageError
 from choral.jobs.job_states import ENDED, State
 from choral.jobs.request import JobRequest
@@ -22,7 +22,7 @@ from choral.validation import check_fields
 Phase = Literal["prep", "engine"]
 TRANSCRIPT_VERSION = 1
 MAX_TIME_S = 253_402_300_800  # the year 10000: later times cannot be printed
-OPTIONAL_FIELDS = ("channel", "language", "speaker", "speakers")
+OPTIONAL_FIELDS = ("channel", "language", "speaker", "speakers", "turns")
 Part = TypeVar("Part")
 
 
@@ -215,7 +215,9 @@ def transcript_from_json(text: str | bytes) -> Transcript:
         speakers = tuple(
             Speaker(**{**each, "embedding": tuple(each["embedding"])}) for each in fields.pop("speakers", ())
         )
-        return Transcript(segments=segments, warnings=tuple(fields.pop("warnings")), speakers=speakers, **fields)
+        turns = tuple(SpeakerTurn(**each) for each in fields.pop("turns", ()))
+        warnings = tuple(fields.pop("warnings"))
+        return Transcript(segments=segments, warnings=warnings, speakers=speakers, turns=turns, **fields)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise JobFailed(
             f"this result cannot be read ({type(error).__name__}: {error}): submit the job again"

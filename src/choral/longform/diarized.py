@@ -69,7 +69,8 @@ class DiarizedTranscription:
         transcript = self._transcription.transcript()
         if self.segments is None:
             return replace(transcript, segments=tuple(self._with_wanted_words(transcript.segments)))
-        return replace(transcript, segments=self.segments, speakers=self._found.result().speakers)
+        found = self._found.result()
+        return replace(transcript, segments=self.segments, speakers=found.speakers, turns=found.turns)
 
     def _diarize(self) -> None:
         try:
@@ -86,3 +87,42 @@ class DiarizedTranscription:
     def _with_wanted_words(self, segments: tuple[Segment, ...]) -> Iterator[Segment]:
         for segment in segments:
             yield segment if self._options.word_timestamps else replace(segment, words=None)
+
+
+class DiarizationOnly:
+    """A request for the speakers of a recording without its text, with the interface of `Transcription`."""
+
+    def __init__(self, recording: Recording, options: TranscribeOptions, on_progress: OnProgress) -> None:
+        self._recording, self._options, self._on_progress = recording, options, on_progress
+        self._is_cancelled = threading.Event()
+        self._found: Diarization | None = None
+
+    def cancel(self) -> None:
+        """From any thread: iteration raises `CancelledError`."""
+        self._is_cancelled.set()
+
+    def __iter__(self) -> Iterator[Segment]:
+        """There are no segments."""
+        bounds = speaker_bounds(self._options.speakers)
+        found = diarize_recording(self._recording, load_networks(), bounds, self._report)
+        self._found = name_speakers(found, self._options.voices, self._options.speaker_names)
+        yield from ()
+
+    def transcript(self) -> Transcript:
+        """Without text; once the iteration has ended, with turns and speakers."""
+        recording, found = self._recording, self._found or Diarization((), (), 0.0)
+        return Transcript(
+            text="",
+            segments=(),
+            language=self._options.language or "",
+            language_probability=None,
+            duration=recording.duration,
+            warnings=recording.warnings,
+            speakers=found.speakers,
+            turns=found.turns,
+        )
+
+    def _report(self, done_s: float) -> None:
+        if self._is_cancelled.is_set():
+            raise CancelledError
+        self._on_progress(done_s, max(done_s, self._recording.estimated_duration or 0.0))

@@ -16,11 +16,12 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 
-from choral.errors import AudioError, ChoralError, FetchFailed, NotAudio, QueueFull
+from choral.errors import AudioError, ChoralError, DownloadFailed, FetchFailed, NotAudio, QueueFull
 
 log = logging.getLogger("choral.server")
-# Where OpenAI's status differs; and a client's URL that cannot be fetched is not a failure of this server.
-STATUSES: dict[type[ChoralError], int] = {NotAudio: 400, FetchFailed: 424}
+# Where OpenAI's status differs; a client's URL that cannot be fetched is not a failure of this server, and the networks
+# of diarization that could not be downloaded when they were first needed may be later.
+STATUSES: dict[type[ChoralError], int] = {NotAudio: 400, FetchFailed: 424, DownloadFailed: 503}
 FIRST_SERVER_STATUS = 500
 CLIENT_CLOSED_REQUEST = 499  # nginx's status for a client that disconnected before the response
 DEFAULT_RETRY_S = 5
@@ -41,7 +42,7 @@ DESCRIPTIONS = {
     424: "the audio at `url` could not be fetched",
     429: "over the quota of the API key; `Retry-After` says when to retry",
     500: "the engine failed, or an internal error; the server's log has it",
-    503: "too many requests in progress, or the server is shutting down; `Retry-After` says when to retry",
+    503: "too many requests, shutting down, or no networks for speakers; `Retry-After` says when to retry",
     507: "the disk is full or cannot be written, or the device is out of memory",
 }
 EVENT_STREAM = {  # the schema describes one event

@@ -7,6 +7,7 @@ transcription take their type, range and description from `TranscribeOptions`.
 from __future__ import annotations
 
 import dataclasses
+import re
 import types
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -26,7 +27,7 @@ from pydantic_core import core_schema
 
 from choral.errors import UsageError
 from choral.model.languages import CODES, to_code
-from choral.options import MAX_LANGUAGES, MAX_NAME_CHARACTERS, TranscribeOptions
+from choral.options import MAX_LANGUAGES, MAX_NAME_CHARACTERS, MAX_SPEAKERS, TranscribeOptions
 from choral.remote.urls import redact_url, url_problem
 from choral.server.api_errors import ApiError
 from choral.server.upload import Form
@@ -36,6 +37,7 @@ OPTIONS = {field.name: field for field in dataclasses.fields(TranscribeOptions)}
 MAX_SHOWN_CHARACTERS = 100  # of a client's input, in messages
 MAX_ERRORS = 100
 AUTO = "auto"
+SPEAKERS_SCHEMA = {"type": "string", "pattern": "^[0-9]{1,3}(-[0-9]{1,3})?$"}  # in a form
 
 
 class FormModel(BaseModel):
@@ -125,12 +127,27 @@ def _check_url(value: str, info: ValidationInfo) -> str:
     return value
 
 
+def _read_speakers(value: Any, info: ValidationInfo) -> Any:
+    """In a form, a number or two with a dash between them; in JSON, a number or a list of two."""
+    if info.mode == "json" or not isinstance(value, str):
+        return tuple(value) if isinstance(value, list) else value
+    if not re.fullmatch(SPEAKERS_SCHEMA["pattern"], value, re.ASCII):
+        text = f"`speakers` is {value[:MAX_SHOWN_CHARACTERS]!r}: it must be a number, or two as in 2-5"
+        raise ApiError(text, param="speakers", code="invalid_value")
+    numbers = tuple(int(part) for part in value.split("-"))
+    return numbers if len(numbers) > 1 else numbers[0]
+
+
 # English names are accepted too.
 Language = Annotated[
     str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(_check_language), WithJsonSchema({"enum": list(CODES)})
 ]
 SpokenLanguage = Annotated[Language | None, BeforeValidator(_not_auto)]
 Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES, fail_fast=True)]
+_SpeakerCount = Annotated[int, Field(ge=1, le=MAX_SPEAKERS)]
+Speakers = Annotated[
+    _SpeakerCount | Annotated[tuple[_SpeakerCount, ...], Field(max_length=2)], BeforeValidator(_read_speakers)
+]
 HttpUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
 
 
@@ -175,7 +192,7 @@ def to_options(**values: Any) -> TranscribeOptions:
     try:
         return TranscribeOptions.of(**values)
     except UsageError as error:
-        first_word = str(error).partition(" ")[0].rstrip(":")
+        first_word = re.split(r"\W", str(error), maxsplit=1)[0]
         param = first_word if first_word in OPTIONS else None
         raise ApiError(str(error), param=param, code="invalid_value") from error
 

@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from choral.errors import AudioError
 from choral.options import Task
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, error_responses, to_api_error
+from choral.server.diarized_json import SpeakerLabels
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
 from choral.server.quota import principal_of
@@ -118,7 +119,8 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
                 async with upload:
                     return await _transcribe(service, request, speech, on_segment)
 
-            stream = TranscriptStream(transcribe, to_tokens, has_languages=speech.form.has_languages)
+            labels = SpeakerLabels() if speech.options.diarize else None
+            stream = TranscriptStream(transcribe, to_tokens, labels, has_languages=speech.form.has_languages)
             await cancel_on_disconnect(request.receive, stream.start())
         except ClientClosedRequest:
             return Response(status_code=CLIENT_CLOSED_REQUEST)

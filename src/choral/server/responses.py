@@ -21,6 +21,7 @@ from choral import formats
 from choral.common.aio import cancel_tasks
 from choral.errors import ChoralError
 from choral.server.api_errors import error_fields, to_api_error
+from choral.server.diarized_json import SpeakerLabels, diarized_fields
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.speech_form import SpeechRequest
 from choral.transcript import Segment, Token, Transcript
@@ -52,7 +53,10 @@ class DetectedLanguage(BaseModel):
 
 
 class TranscriptionBody(BaseModel):
-    """The JSON formats: `json` has text, usage, logprobs and languages; `verbose_json` all but these two."""
+    """The JSON formats: `json` has text, usage, logprobs and languages; `verbose_json` all but these two.
+
+    `diarized_json` has task, duration, text, usage and segments.
+    """
 
     model_config = ConfigDict(extra="allow")
 
@@ -92,15 +96,20 @@ def joined_text(segments: Iterable[Segment]) -> str:
 def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: Sequence[Token] | None) -> Response:
     """The whole response; `tokens` are those whose log-probabilities were requested."""
     match request.form.response_format:
+        case "text" if request.options.diarize:
+            return PlainTextResponse(formats.text(transcript))
         case "text":
             return PlainTextResponse(joined_text(transcript.segments) + "\n")
         case "srt" | "vtt" as name:
             return Response(formats.render(transcript, name), media_type=f"{MEDIA_TYPES[name]}; charset=utf-8")
         case "verbose_json":
-            return _json_response(_verbose_fields(transcript, request))
+            return json_response(_verbose_fields(transcript, request))
+        case "diarized_json":
+            text = joined_text(transcript.segments)
+            return json_response(diarized_fields(transcript, text) | {"usage": usage_fields(transcript)})
         case "json":
-            fields = {"text": joined_text(transcript.segments), "usage": _usage(transcript), **_logprobs(tokens)}
-            return _json_response(fields | (_languages(transcript) if request.form.has_languages else {}))
+            fields = {"text": joined_text(transcript.segments), "usage": usage_fields(transcript), **_logprobs(tokens)}
+            return json_response(fields | (_languages(transcript) if request.form.has_languages else {}))
 
 
 def _verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str, Any]:
@@ -113,7 +122,7 @@ def _verbose_fields(transcript: Transcript, request: SpeechRequest) -> dict[str,
         fields["words"] = words
     if "segment" not in granularities:
         del fields["segments"]
-    fields["usage"] = _usage(transcript)
+    fields["usage"] = usage_fields(transcript)
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -123,11 +132,11 @@ def _languages(transcript: Transcript) -> dict[str, Any]:
     return {"languages": [{"code": code} for code in codes]}
 
 
-def _usage(transcript: Transcript) -> dict[str, Any]:
+def usage_fields(transcript: Transcript) -> dict[str, Any]:
     return Usage(seconds=math.ceil(transcript.duration)).model_dump()
 
 
-def _json_response(fields: dict[str, Any]) -> Response:
+def json_response(fields: dict[str, Any]) -> Response:
     return Response(json.dumps(fields, ensure_ascii=False, allow_nan=False), media_type="application/json")
 
 
@@ -168,10 +177,20 @@ ToTokens = Callable[[Segment], list[Token]]
 
 
 class TranscriptStream:
-    """Runs a transcription as a task and turns its segments into events; `to_tokens` adds log-probabilities."""
+    """Runs a transcription as a task and turns its segments into events.
 
-    def __init__(self, transcribe: Transcribe, to_tokens: ToTokens | None, *, has_languages: bool = False) -> None:
-        self._to_tokens, self._has_languages = to_tokens, has_languages
+    `to_tokens` adds log-probabilities; `labels` adds OpenAI's events for segments of speakers.
+    """
+
+    def __init__(
+        self,
+        transcribe: Transcribe,
+        to_tokens: ToTokens | None,
+        labels: SpeakerLabels | None = None,
+        *,
+        has_languages: bool = False,
+    ) -> None:
+        self._to_tokens, self._labels, self._has_languages = to_tokens, labels, has_languages
         self._tokens: list[Token] = []
         self._n_tokens_sent = 0
         self._segments: asyncio.Queue[Segment | None] = asyncio.Queue()
@@ -216,7 +235,11 @@ class TranscriptStream:
             return None
         tokens, self._n_tokens_sent = self._tokens[self._n_tokens_sent :], len(self._tokens)
         logprobs = _logprobs(tokens if self._to_tokens else None)
-        return event({"type": "transcript.text.delta", "delta": delta, **logprobs})
+        fields = {"type": "transcript.text.delta", "delta": delta, **logprobs}
+        if self._labels is None:
+            return event(fields)
+        of_segment = self._labels.segment_fields(segment)
+        return event({**fields, "segment_id": of_segment["id"]}) + event(of_segment)
 
     async def close(self) -> None:
         await cancel_tasks([self._task])

@@ -109,18 +109,26 @@ class Service:
         options: TranscribeOptions,
         *,
         text: str | None = None,
+        wants_text: bool = True,
         priority: Priority = "interactive",
         client_waits: bool = False,
         on_segment: OnSegment | None = None,
         on_duration: OnDuration | None = None,
     ) -> Transcript:
-        """The callbacks run in the event loop, all of them before this returns. With a `text`, it is aligned.
+        """The callbacks run in the event loop, all of them before this returns. With a `text`, it is aligned;
+        without `wants_text`, only speakers are found.
 
         `client_waits` shortens the time limits for fetching and decoding. `on_duration` gets the duration of the audio;
         an exception in it refuses the request, so no text is reported before: without it, text comes earlier.
         """
         request = TranscribeRequest(
-            audio=audio, options=options, text=text, priority=priority, client_waits=client_waits, wants_progress=False
+            audio=audio,
+            options=options,
+            text=text,
+            wants_text=wants_text,
+            priority=priority,
+            client_waits=client_waits,
+            wants_progress=False,
         )
 
         def apply(event: RequestEvent) -> None:

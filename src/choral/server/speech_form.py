@@ -15,9 +15,11 @@ from choral.options import Channels, Loudness, Mode, Priority, Task, TranscribeO
 from choral.server.api_errors import ApiError
 from choral.server.decoding_fields import DecodingFields
 from choral.server.forms import (
+    SPEAKERS_SCHEMA,
     FormModel,
     HttpUrl,
     Languages,
+    Speakers,
     SpokenLanguage,
     form_values,
     option_field,
@@ -33,7 +35,7 @@ from choral.server.upload import Form
 from choral.serving.input_sources import ServiceAudio
 from choral.term_lists import MAX_LIST_CHARACTERS
 
-ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt"]
+ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
 Granularity = Literal["segment", "word"]
 MAX_PROMPT_CHARACTERS = 4096  # the model uses the last 224 tokens, about 900 letters of English
 MAX_VAD_MS = 60_000
@@ -41,7 +43,7 @@ CHUNKING = '"auto" or an object whose type is "server_vad"'
 UNSUPPORTED = "unsupported_value"
 LISTS = ("timestamp_granularities", "include", "languages", "keywords", "temperature")
 LANGUAGES_MODEL = "gpt-transcribe"
-STREAMED_FORMATS = ("json", "text")  # the others are ignored
+STREAMED_FORMATS = ("json", "text", "diarized_json")  # the others are ignored
 Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
 TermList = Annotated[str, Field(max_length=MAX_LIST_CHARACTERS)]
 
@@ -93,7 +95,9 @@ class SpeechForm(DecodingFields):
     include: list[Literal["logprobs"]] = Field(
         [], alias="include[]", description="log-probability of every text token; needs response_format json"
     )
-    stream: bool = Field(False, description="server-sent events with text as it becomes final; needs json or text")
+    stream: bool = Field(
+        False, description="server-sent events with text as it becomes final; needs json, text or diarized_json"
+    )
     chunking_strategy: ChunkingStrategy | None = Field(
         None, description='auto, or JSON: {"type": "server_vad", "threshold": 0.5, "silence_duration_ms": 500}'
     )
@@ -109,6 +113,8 @@ class SpeechForm(DecodingFields):
     word_timestamps: bool = Field(False, description="words in verbose_json; subtitles cut at words")
     loudness: Loudness | None = option_field("loudness")
     channels: Channels | None = option_field("channels")
+    diarize: bool | None = option_field("diarize")
+    speakers: Annotated[Speakers, WithJsonSchema(SPEAKERS_SCHEMA)] | None = option_field("speakers")
     priority: Priority = Field("interactive", description="batch requests yield to interactive ones")
 
     @model_validator(mode="after")
@@ -119,7 +125,7 @@ class SpeechForm(DecodingFields):
             raise _conflict("timestamp_granularities", text)
         if self.include and name != "json":
             raise _conflict("include", f"include[]=logprobs needs response_format json, and it is {name}", UNSUPPORTED)
-        if self.word_timestamps and name in ("json", "text"):
+        if self.word_timestamps and name in ("json", "text", "diarized_json"):
             text = f"word_timestamps has no effect on {name}: choose verbose_json, srt or vtt"
             raise _conflict("word_timestamps", text)
         if self.chunking_strategy is not None and (self.mode == "sequential" or self.vad is False):
@@ -129,6 +135,15 @@ class SpeechForm(DecodingFields):
         for mine, theirs in (("vad", "vad_filter"), ("hotwords", "keywords")):
             if getattr(self, mine) is not None and getattr(self, theirs) not in (None, []):
                 raise _conflict(theirs, f"{theirs} is another name of {mine}: omit one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _check_speakers(self) -> Self:
+        if self.diarize and self.response_format == "json":
+            text = "diarize has no effect on json: choose diarized_json, verbose_json, srt, vtt or text"
+            raise _conflict("diarize", text)
+        if self.diarize is False and self.response_format == "diarized_json":
+            raise _conflict("diarize", "diarized_json names the speakers: omit diarize, or choose verbose_json")
         return self
 
     @property
@@ -160,6 +175,8 @@ class SpeechForm(DecodingFields):
             "retry_missed_speech": self.retry_missed_speech,
             "loudness": self.loudness,
             "channels": self.channels,
+            "diarize": self.response_format == "diarized_json" or self.diarize,
+            "speakers": self.speakers,
         }
         values = {name: value for name, value in values.items() if value is not None}
         return to_options(

@@ -86,6 +86,7 @@ class PooledRequest:
                 input=self.shared.ref,
                 options=request.options,
                 text=request.text,
+                wants_text=request.wants_text,
                 priority=request.priority,
                 client_waits=request.client_waits,
                 wants_segments=request.wants_segments,

@@ -23,6 +23,7 @@ class TranscribeRequest:
     audio: AudioInput | Recording | OpenFile
     options: TranscribeOptions
     text: str | None = None  # to be aligned with the audio; None: the audio is transcribed
+    wants_text: bool = True  # False: only its speakers are found
     priority: Priority = "interactive"
     client_waits: bool = False  # shorter time limits, and other lanes than jobs
     wants_segments: bool = True  # as they become final, not only in the transcript

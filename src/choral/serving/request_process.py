@@ -124,6 +124,7 @@ class RequestProcess:
             message.priority,
             writer.write,
             text=message.text,
+            wants_text=message.wants_text,
             on_fetched=(lambda: self.send(["fetched", message.id])) if is_url else (lambda: None),
         )
         threading.Thread(target=self._run, args=(message.id, run), name=f"request-{message.id}", daemon=True).start()

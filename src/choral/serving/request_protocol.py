@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from choral import errors
-from choral.diarization import Speaker
+from choral.diarization import Speaker, SpeakerTurn
 from choral.options import Priority, TranscribeOptions
 from choral.serving.request_inputs import InputLimits, InputRef
 from choral.transcript import Segment, Transcript, Word
@@ -44,6 +44,7 @@ class StartMessage:
     input: InputRef
     options: TranscribeOptions
     text: str | None  # to be aligned
+    wants_text: bool
     priority: Priority
     client_waits: bool
     wants_segments: bool
@@ -67,16 +68,18 @@ def encode_start(message: StartMessage) -> bytes:
     # Only what differs from the defaults: a path is the common case.
     fields = {name: value for name, value in vars(ref).items() if value} if ref.kind != "samples" else asdict(ref)
     flags = [message.priority, message.client_waits, message.wants_segments, message.wants_progress]
-    return frame(["start", message.id, fields, message.options.changed(), flags, message.text])
+    text = [message.text, message.wants_text]
+    return frame(["start", message.id, fields, message.options.changed(), flags, text])
 
 
 def decode_start(message: ProcessMessage) -> StartMessage:
-    _, number, ref, options, (priority, client_waits, wants_segments, wants_progress), text = message
+    _, number, ref, options, (priority, client_waits, wants_segments, wants_progress), (text, wants_text) = message
     return StartMessage(
         id=number,
         input=InputRef(**ref | {name: tuple(ref.get(name, ())) for name in ("warnings", "channel_peaks")}),
         options=TranscribeOptions.of(**options),
         text=text,
+        wants_text=wants_text,
         priority=priority,
         client_waits=client_waits,
         wants_segments=wants_segments,
@@ -129,15 +132,17 @@ def encode_transcript(transcript: Transcript, n_sent: int) -> list[Any]:
         transcript.task,
         transcript.warnings,
         [list(vars(speaker).values()) for speaker in transcript.speakers],
+        [list(vars(turn).values()) for turn in transcript.turns],
     ]
 
 
 def decode_transcript(values: list[Any], segments: list[Segment]) -> Transcript:
     """`segments`: those that were sent before."""
-    rest, text, language, probability, duration, task, warnings, speakers = values
+    rest, text, language, probability, duration, task, warnings, speakers, turns = values
     every = (*segments, *[decode_segment(each) for each in rest])
     known = tuple(Speaker(name, total_s, tuple(embedding)) for name, total_s, embedding in speakers)
-    return Transcript(text, every, language, probability, duration, task, tuple(warnings), known)
+    spoken = tuple(SpeakerTurn(*turn) for turn in turns)
+    return Transcript(text, every, language, probability, duration, task, tuple(warnings), known, spoken)
 
 
 def encode_error(error: errors.ChoralError) -> list[Any]:

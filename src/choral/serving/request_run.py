@@ -35,7 +35,10 @@ from choral.transcript import Transcript
 
 if TYPE_CHECKING:
     from choral.longform.alignment import Alignment
+    from choral.longform.diarized import DiarizationOnly
     from choral.longform.transcriber import AnyTranscription, Transcriber
+
+    AnyRun = AnyTranscription | Alignment | DiarizationOnly
 
 # Of `decode_into`: sink, source, maximum seconds of audio, progress, cancel event, channels; returns the warnings.
 DecodeFunction = Callable[
@@ -63,17 +66,21 @@ class RequestRun:
         emit: OnEvent,
         *,
         text: str | None = None,
+        wants_text: bool = True,
         on_fetched: Callable[[], None] = lambda: None,
     ) -> None:
-        """`text` is aligned, if there is one; `on_fetched` is called before decoding starts."""
+        """`text` is aligned, if there is one; without `wants_text`, only speakers are found.
+
+        `on_fetched` is called before decoding starts.
+        """
         self._transcriber, self._open_input, self._limits = transcriber, open_input, limits
         self._options, self._priority, self._emit, self._on_fetched = options, priority, emit, on_fetched
-        self._text = text
+        self._text, self._wants_text = text, wants_text
         self._abort_handle = AbortHandle()
         self._cancel_event = threading.Event()
         self._emit_lock = threading.Lock()
         self._has_ended = False
-        self._transcription: AnyTranscription | Alignment | None = None
+        self._transcription: AnyRun | None = None
 
     def run(self) -> None:
         """Never raises: the last event has the error."""
@@ -97,7 +104,11 @@ class RequestRun:
                 self._report(SegmentReady(segment))
             return transcription.transcript()
 
-    def _start(self, recording: Recording) -> AnyTranscription | Alignment:
+    def _start(self, recording: Recording) -> AnyRun:
+        if not self._wants_text:
+            from choral.longform.diarized import DiarizationOnly
+
+            return DiarizationOnly(recording, self._options, self._report_progress)
         if self._text is None:
             return self._transcriber.start(recording, self._options, self._report_progress, self._priority)
         from choral.longform.alignment import start_alignment

@@ -19,9 +19,11 @@ from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.forms import (
     OPTIONS,
+    SPEAKERS_SCHEMA,
     FormModel,
     HttpUrl,
     Languages,
+    Speakers,
     SpokenLanguage,
     form_schema,
     form_values,
@@ -46,9 +48,10 @@ class _JobFields(FormModel):
     callback: HttpUrl | None = Field(None, description="URL that receives a POST when the job has ended")
     language: SpokenLanguage = option_field("language")
     languages: Languages = Field((), description=OPTIONS["languages"].metadata["help"])
+    speakers: Speakers | None = option_field("speakers")
 
 
-JobForm = create_model("JobForm", __base__=_JobFields, **option_fields("language", "languages"))
+JobForm = create_model("JobForm", __base__=_JobFields, **option_fields("language", "languages", "speakers"))
 LISTS = tuple(name for name, field in OPTIONS.items() if isinstance(field.default, tuple))
 
 
@@ -97,6 +100,7 @@ def request_body() -> dict[str, Any]:
     form = form_schema(JobForm)
     for name in LISTS:
         form["properties"][name] = {"type": "string", "description": OPTIONS[name].metadata["help"]}
+    form["properties"]["speakers"] = SPEAKERS_SCHEMA | {"description": OPTIONS["speakers"].metadata["help"]}
     json_schema = {**JobForm.model_json_schema(), "required": ["url"]}
     content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": json_schema}}
     return {"requestBody": {"required": True, "content": content}}
