@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, expect, sync_playwright
 
 import choral
 from choral import formats
+from choral.speakers.networks import SpeakerNetworks
+from media_files import RATE, read_clip, wav
 from serve_process import ServeProcess
 
 WITHIN_MS = 60_000
@@ -101,9 +105,7 @@ def test_upload_play_edit_download_remove(
     page.get_by_role("button", name=jfk.name).click()
     expect(page.locator("#text p").first).to_have_text("And so, my dear fellow Americans")
     expect(page.locator("#player")).to_be_visible()  # the sound was kept on this device
-    with page.expect_download() as taken:
-        page.get_by_role("button", name="Download as plain text").click()
-    assert taken.value.path().read_text().startswith("And so, my dear fellow Americans\n")
+    assert download(page, "Download as plain text").startswith("And so, my dear fellow Americans\n")
 
     page.on("dialog", lambda dialog: dialog.accept())
     page.get_by_role("button", name="Remove").click()
@@ -129,6 +131,51 @@ def test_phone_dark_mode_keyboard_and_invalid_audio(open_page: Callable[..., Pag
     page.keyboard.press("Enter")
     page.wait_for_function("start => document.querySelector('audio').currentTime >= start", arg=chosen)
     expect(page.get_by_role("button", name="Pause")).to_be_visible()
+
+
+def test_speakers_are_named_merged_and_exported(
+    open_page: Callable[..., Page], jfk: Path, speech_clips: list[Path], networks: SpeakerNetworks, tmp_path: Path
+) -> None:
+    page = open_page(color_scheme="dark")
+    page.get_by_text("Options").click()
+    page.get_by_label("Tell speakers apart").check()
+    page.get_by_label("Number of speakers").fill("2")
+    voices = tmp_path / "voices.wav"
+    voices.write_bytes(wav(np.concatenate([read_clip(jfk)[-5 * RATE :], read_clip(speech_clips[0])])))
+    page.set_input_files("#files", voices)
+    expect(page.locator("#edit")).to_be_enabled(timeout=WITHIN_MS)
+    assert page.locator("#text .speaker").all_inner_texts() == ["Speaker 1", "Speaker 2"]
+    colours = {said.evaluate("said => getComputedStyle(said).borderLeftColor") for said in page.locator(".said").all()}
+    assert len(colours) == 2
+    assert download(page, "Download subtitles as srt").count("\nSpeaker 2: ") >= 1  # the server's own file
+    require_accessible(page)
+
+    page.get_by_role("button", name="Speaker 1").click()
+    require_accessible(page)
+    page.get_by_role("textbox", name="Name").fill("Mr <President>")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#text .speaker").first).to_have_text("Mr <President>")
+    expect(page.locator("#facts")).to_contain_text("edited")
+    assert "\nMr <President>: " in download(page, "Download subtitles as srt")
+    assert "\n<v Mr &lt;President&gt;>" in download(page, "Download subtitles as vtt")
+    assert download(page, "Download as plain text").startswith("Mr <President>: ")
+    segments = json.loads(download(page, "Download as json"))["segments"]
+    assert {segment["speaker"] for segment in segments} == {"Mr <President>", "Speaker 2"}
+    assert segments[0]["words"][0]["speaker"] == "Mr <President>"
+
+    page.reload()
+    page.get_by_role("button", name=voices.name).click()
+    page.get_by_role("button", name="Speaker 2").click()
+    page.get_by_label("The same person as").select_option("Mr <President>")
+    page.get_by_role("button", name="Save").click()
+    expect(page.locator("#text .speaker")).to_have_text(["Mr <President>"])
+    assert page.locator("#speakers-list button").all_inner_texts() == ["Mr <President>"]
+
+
+def download(page: Page, button: str) -> str:
+    with page.expect_download() as taken:
+        page.get_by_role("button", name=button).click()
+    return taken.value.path().read_text()
 
 
 def test_microphone_recording_shows_live_text(open_page: Callable[..., Page]) -> None:

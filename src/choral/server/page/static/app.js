@@ -62,8 +62,13 @@ function selectedOptions() {
 }
 
 function showOptionsHint() {
-  const { language, task } = find("options-form").elements;
-  const parts = [language.value ? language.selectedOptions[0].textContent : "", task.value === "translate" ? "into English" : ""];
+  const { language, task, diarize, speakers } = find("options-form").elements;
+  speakers.disabled = find("speakers-field").hidden = !diarize.checked; // the server refuses a number without the option
+  const parts = [
+    language.value ? language.selectedOptions[0].textContent : "",
+    task.value === "translate" ? "into English" : "",
+    diarize.checked ? "speakers" : "",
+  ];
   find("options-hint").textContent = parts.filter(Boolean).join(", ");
 }
 
@@ -106,6 +111,7 @@ addEventListener("drop", (event) => {
 
 // --- start ---
 
+showOptionsHint(); // a browser may restore a form
 setUpRecorder({ begin: add, end: finishRecording, options: selectedOptions });
 setUpEngine(setLanguages);
 try {

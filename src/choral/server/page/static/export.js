@@ -17,7 +17,7 @@ export function retime(segment, text) {
   const middle = after.slice(head, after.length - tail);
   const share = (end - start) / Math.max(1, middle.length);
   const changed = middle.map((word, i) => ({
-    word: ` ${word}`, start: start + i * share, end: start + (i + 1) * share, probability: 1,
+    word: ` ${word}`, start: start + i * share, end: start + (i + 1) * share, probability: 1, speaker: segment.speaker,
   }));
   const words = [...before.slice(0, head), ...changed, ...before.slice(before.length - tail)];
   return { ...segment, text: ` ${after.join(" ")}`, words };
@@ -34,15 +34,19 @@ function stamp(seconds, comma) {
 const line = (segment) => segment.text.trim().replaceAll("-->", "->");
 const span = (segment, comma) => `${stamp(segment.start, comma)} --> ${stamp(segment.end, comma)}`;
 
+const label = ({ speaker }) => (speaker ? `${speaker.replaceAll("-->", "->")}: ` : "");
+const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+const voice = ({ speaker }) => (speaker ? `<v ${escaped(speaker)}>` : "");
+
 const renderers = {
-  text: (segments) => segments.map((segment) => `${segment.text.trim()}\n`).join(""),
-  srt: (segments) => segments.map((segment, i) => `${i + 1}\n${span(segment, ",")}\n${line(segment)}\n\n`).join(""),
-  vtt: (segments) => `WEBVTT\n\n${segments.map((segment) => `${span(segment, ".")}\n${line(segment)}\n\n`).join("")}`,
+  text: (segments) => segments.map((segment) => `${label(segment)}${segment.text.trim()}\n`).join(""),
+  srt: (segments) => segments.map((segment, i) => `${i + 1}\n${span(segment, ",")}\n${label(segment)}${line(segment)}\n\n`).join(""),
+  vtt: (segments) => `WEBVTT\n\n${segments.map((segment) => `${span(segment, ".")}\n${voice(segment)}${line(segment)}\n\n`).join("")}`,
   json: (segments, job) => `${JSON.stringify({
     text: segments.map((segment) => segment.text).join("").trim(),
     language: job.result?.language,
     duration: job.result?.duration,
-    segments: segments.map(({ id, start, end, text, words }) => ({ id, start, end, text, words })),
+    segments: segments.map(({ id, start, end, text, speaker, words }) => ({ id, start, end, text, speaker, words })),
   }, null, 2)}\n`,
 };
 

@@ -5,6 +5,7 @@ import { announce, clock, download, find, showNotice } from "./dom.js";
 import { loadAudio } from "./storage.js";
 import { progressOf, stateText } from "./list.js";
 import { Player } from "./player.js";
+import { renameSpeaker, Speakers } from "./speakers.js";
 import { Text } from "./text.js";
 import { FILES, render, retime } from "./export.js";
 
@@ -15,6 +16,7 @@ export class Reader {
     this.onChange = (event) => this.update(event.detail);
     this.text = new Text((seconds) => this.player.hasSound && this.player.playFrom(seconds));
     this.player = new Player((seconds, isPlaying) => this.text.highlightAt(seconds, isPlaying));
+    this.speakers = new Speakers((from, to) => this.renameSpeaker(from, to));
     find("edit").addEventListener("click", () => this.toggleEdit());
     find("copy").addEventListener("click", () => this.copy());
     find("remove").addEventListener("click", () => onRemove(this.job));
@@ -56,6 +58,7 @@ export class Reader {
     else find("progress").value = done;
     find("problem").textContent = job.error ?? (job.hasText && !job.visibleSegments.length && job.result ? "No speech was found in this recording." : "");
     find("problem").hidden = !find("problem").textContent;
+    this.speakers.show(job.visibleSegments, job.hasText);
     for (const button of document.querySelectorAll("#edit, #copy, [data-format]")) button.disabled = !job.hasText;
     find("legend").hidden = this.isEditing || !(job.hasText && this.text.hasUnsure);
     find("remove").textContent = job.hasEnded || job.state === "unknown" ? "Remove" : "Cancel";
@@ -84,6 +87,13 @@ export class Reader {
     if (isChanged) await this.job.edit(edited);
     else this.update("whole");
     announce(isChanged ? "Your changes are saved on this device." : "");
+  }
+
+  async renameSpeaker(from, to) {
+    await this.leaveEditing();
+    const isMerged = this.job.visibleSegments.some(({ speaker }) => speaker === to);
+    await this.job.edit(renameSpeaker(this.job.visibleSegments, from, to));
+    announce(isMerged ? `${from} and ${to} are one speaker now.` : `${from} is called ${to} now.`);
   }
 
   // --- copying and downloading ---

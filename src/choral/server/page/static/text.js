@@ -1,6 +1,7 @@
 // The text of a job: a paragraph for each segment, a span for each word. Words are selected by time and by arrow keys.
 
 import { clock, find, make } from "./dom.js";
+import { voiceClass } from "./speakers.js";
 
 const UNSURE_BELOW = 0.4; // the probability of a word
 
@@ -20,6 +21,8 @@ export class Text {
     this.words = [];
     this.spoken = null;
     this.chosen = null;
+    this.speakers = []; // in the order in which they first speak
+    this.speaker = null; // of the last segment
     this.box.replaceChildren();
   }
 
@@ -32,10 +35,18 @@ export class Text {
     const stamp = make("button", { type: "button", className: "stamp", textContent: clock(segment.start), data: { start: segment.start } });
     stamp.setAttribute("aria-label", `Play from ${clock(segment.start)}`);
     const body = isEditing ? this.field(segment) : this.paragraph(segment);
-    const row = make("div", { className: "segment" }, stamp, body);
+    const row = make("div", { className: "segment" }, stamp, segment.speaker ? this.saidBy(segment.speaker, body) : body);
     row.classList.toggle("is-new", isNew);
     row.classList.toggle("is-live", Boolean(segment.isLive));
     this.box.append(row);
+  }
+
+  // In the speaker's colour, with the name where the speaker changes.
+  saidBy(speaker, body) {
+    if (!this.speakers.includes(speaker)) this.speakers.push(speaker);
+    const name = speaker === this.speaker ? [] : [make("span", { className: "speaker", textContent: speaker })];
+    this.speaker = speaker;
+    return make("div", { className: `said ${voiceClass(this.speakers.indexOf(speaker))}` }, ...name, body);
   }
 
   field(segment) {
