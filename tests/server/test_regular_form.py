@@ -14,10 +14,11 @@ from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.regular_form import FormPart, split_form
 from choral.server.settings import ServerSettings
-from choral.server.upload import read_form
+from choral.server.upload import MAX_FIELDS, read_form
 
 CONTENT_TYPE = "multipart/form-data; boundary=xyz"
 TEXT = b'Content-Disposition: form-data; name="model"\r\n\r\nwhisper-1'
+REFERENCE = b'Content-Disposition: form-data; name="known_speaker_references[]"\r\n\r\ndata:audio/wav;base64,'
 FILE = b'Content-Disposition: form-data; name="file"; filename="a.wav"\r\nContent-Type: audio/wav\r\n\r\n'
 TOKENS = [
     b"--xyz", b"--xyz--", b"xyz", b"--", b"-", b"\r\n", b"\r", b"\n", b"\r\n\r\n", b"--xyz\r\n" + TEXT + b"\r\n", FILE,
@@ -65,10 +66,17 @@ def test_form_is_read_as_by_the_general_parser(edits: list[tuple[int, int, bytes
 
 
 def test_limits_of_forms_hold_for_those_that_are_split_as_a_whole() -> None:
-    for parts in ([TEXT] * 65, [FILE] * 3, [TEXT + bytes(256 * 1024)]):
+    too_large = [REFERENCE + b"A" * 3 * 2**20] * 2
+    for parts in ([TEXT] * (MAX_FIELDS + 1), [FILE] * 3, [TEXT + bytes(256 * 1024)], too_large):
         refusal = read(form(*parts), is_length_known=True)
         assert isinstance(refusal, str)
         assert refusal == read(form(*parts), is_length_known=False)
+    clip = form(REFERENCE + b"A" * 500_000)  # more than other texts may have
+    for is_length_known in (True, False):
+        assert read(clip, is_length_known=is_length_known) == (
+            (("known_speaker_references[]", "data:audio/wav;base64," + "A" * 500_000),),
+            [],
+        )
 
 
 def test_forms_of_common_clients_have_the_usual_shape() -> None:

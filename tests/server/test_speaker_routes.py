@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import time
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import httpx
 import numpy as np
+import numpy.typing as npt
 import openai
 import pytest
 from openai.types.audio import TranscriptionDiarized
@@ -90,6 +92,41 @@ def test_turns_alone(shared_server: ServeProcess, conversation: bytes, tmp_path:
     assert [set(each) for each in one["speakers"]] == [{"name", "total_s"}]
 
 
+def test_known_speakers(client: openai.OpenAI, shared_server: ServeProcess, conversation: bytes, jfk: Path) -> None:
+    clip = data_url(read_clip(jfk)[: 5 * RATE])
+    whole = client.audio.transcriptions.create(
+        file=("a.wav", conversation),
+        response_format="diarized_json",
+        known_speaker_names=["the president"],
+        known_speaker_references=[clip],
+        **FIELDS,
+    )
+    assert isinstance(whole, TranscriptionDiarized)
+    assert list(dict.fromkeys(segment.speaker for segment in whole.segments)) == ["the president", "A"]
+    silence = data_url(np.zeros(3 * RATE, np.int16))
+    for name, reference, status, param, complaint in (
+        ("a", data_url(read_clip(jfk)[:RATE]), 400, "references", "it has 1.0 s; send 2 to 10 s"),
+        ("a", data_url(read_clip(jfk)), 400, "references", "it has 11.0 s; send 2 to 10 s"),
+        ("a", silence, 400, "references", "no speech"),
+        ("a", "data:audio/wav;base64,AAAA", 400, "references", "is not audio"),
+        ("a", "data:audio/wav;base64,A!", 400, "references", "not valid base64"),
+        ("a", "https://example.org/a.wav", 400, "references", "is not a data URL"),
+        ("a" * 65, clip, 400, "names", "1 to 64 printable characters"),
+        (["a", "a"], [clip, clip], 400, "names", "has a name twice"),
+        (["a", "b"], clip, 400, "references", "a reference for each name"),
+        ([], clip, 400, "names", "a reference for each name"),
+        (list("abcde"), [clip] * 5, 400, "names", "at most 4"),
+    ):
+        fields = {"known_speaker_names[]": name, "known_speaker_references[]": reference}
+        answer = post(shared_server, "diarization", wav(read_clip(jfk)[: 2 * RATE]), **fields)
+        found = (answer.status_code, answer.json()["error"]["param"])
+        assert (*found, complaint in answer.text) == (status, f"known_speaker_{param}", True), answer.text
+
+
+def data_url(samples: npt.NDArray[np.int16]) -> str:
+    return f"data:audio/wav;base64,{base64.b64encode(wav(samples)).decode()}"
+
+
 def test_wrong_fields(shared_server: ServeProcess, president: bytes) -> None:
     for route, fields, param in (
         ("transcriptions", {"diarize": "true"}, "diarize"),
@@ -99,6 +136,11 @@ def test_wrong_fields(shared_server: ServeProcess, president: bytes) -> None:
         ("transcriptions", {"speakers": "0", "response_format": "diarized_json"}, "speakers"),
         ("transcriptions", {"speakers": "5-2", "response_format": "diarized_json"}, "speakers"),
         ("transcriptions", {"channels": "split", "response_format": "diarized_json"}, "channels"),
+        (
+            "transcriptions",
+            {"known_speaker_names[]": "a", "known_speaker_references[]": data_url(np.zeros(9, np.int16))},
+            "known_speaker_names",
+        ),
         ("diarization", {"response_format": "srt"}, "response_format"),
         ("diarization", {"response_format": "rttm", "embeddings": "true"}, "embeddings"),
         ("diarization", {"model": "tiny"}, "model"),

@@ -31,6 +31,7 @@ from choral.serving.request_protocol import (
     frame,
     receive,
 )
+from choral.speakers.reference_clips import ReferenceClip
 from choral.transcript import Segment, Transcript, Word
 
 WORDS = (Word(" Ünï", 0.1, 1 / 3, 0.7), Word("\udce9", 0.5, 1.0, 1e-300))
@@ -59,7 +60,9 @@ def test_what_is_sent_arrives_unchanged() -> None:
         kind="samples", name="x", channel_peaks=(0.1, 0.2), is_split=True, warnings=("one",), levels_db={"ebu": -1 / 3}
     )
     for ref in (path, samples):
-        start = StartMessage(id=7, input=ref, options=options, text="Ünïcode\n", wants_text=False, **flags)
+        clips = (ReferenceClip("Ünï", "data:,"),)
+        text = {"text": "Ünïcode\n", "wants_text": False}
+        start = StartMessage(id=7, input=ref, options=options, references=clips, **text, **flags)
         assert decode_start(round_trip(encode_start(start))) == start
     for limits in (InputLimits(), InputLimits(roots=("/a",), allowed_hosts=(), max_audio_s=1 / 3)):
         config = ProcessConfig(limits=limits, max_memory_s=0.1, n_requests=3)

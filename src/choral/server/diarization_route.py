@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 from starlette.responses import PlainTextResponse, Response
 
 from choral.diarization import Diarization
-from choral.errors import AudioError
+from choral.errors import AudioError, UsageError
 from choral.options import Priority
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_responses, to_api_error
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
@@ -30,14 +30,16 @@ from choral.server.forms import (
     to_options,
     validate,
 )
+from choral.server.known_speakers import NAMES, REFERENCES, names_field, reference_clips, references_field
 from choral.server.openai import DirectRoute
 from choral.server.quota import principal_of
 from choral.server.responses import Usage, json_response, usage_fields
 from choral.server.service import Service
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS
 from choral.server.tracing import span
-from choral.server.upload import read_form
+from choral.server.upload import Form, read_form
 from choral.serving.input_sources import OpenFile
+from choral.speakers.reference_clips import ReferenceClip
 from choral.speakers.rttm import write_rttm
 from choral.transcript import Transcript
 
@@ -45,6 +47,8 @@ from choral.transcript import Transcript
 class DiarizationForm(FormModel):
     speakers: Annotated[Speakers, WithJsonSchema(SPEAKERS_SCHEMA)] | None = option_field("speakers")
     response_format: Literal["json", "rttm"] = "json"
+    known_speaker_names: list[str] = names_field()
+    known_speaker_references: list[str] = references_field()
     embeddings: bool = Field(False, description="the embedding of each speaker's voice, in json")
     url: Annotated[HttpUrl, Field(max_length=MAX_PROMPT_CHARACTERS)] | None = Field(
         None, description="URL of the audio, instead of `file`"
@@ -55,7 +59,12 @@ class DiarizationForm(FormModel):
     def _check_combinations(self) -> Self:
         if self.embeddings and self.response_format == "rttm":
             raise ApiError("rttm has no embeddings: omit one of them", param="embeddings", code="invalid_value")
+        _ = self.references  # raises for those that do not fit together
         return self
+
+    @property
+    def references(self) -> tuple[ReferenceClip, ...]:
+        return reference_clips(self.known_speaker_names, self.known_speaker_references)
 
 
 class TurnBody(BaseModel):
@@ -113,8 +122,7 @@ async def _handle(service: Service, request: Request) -> Response:
     async with AsyncExitStack() as stack:
         with service.uploads.admit_upload() as slot, span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings, slot))
-        values = {name: single_value(name, texts) for name, texts in form_values(form, DiarizationForm).items()}
-        fields = validate(DiarizationForm, values)
+        fields = _read_fields(form)
         audio, audio_param = pick_audio(form.files, fields.url)
         principal = principal_of(request)
         try:
@@ -124,6 +132,7 @@ async def _handle(service: Service, request: Request) -> Response:
                     audio,
                     to_options(diarize=True, speakers=fields.speakers),
                     wants_text=False,
+                    references=fields.references,
                     priority=fields.priority,
                     client_waits=True,
                     on_duration=principal.charge if principal.has_audio_limit else None,
@@ -131,11 +140,22 @@ async def _handle(service: Service, request: Request) -> Response:
             )
         except ClientClosedRequest:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
-        except AudioError as error:
+        except (AudioError, UsageError) as error:
             api_error = to_api_error(error)
-            api_error.param = audio_param
+            api_error.param = audio_param if isinstance(error, AudioError) else REFERENCES
             raise api_error from error
         return await asyncio.to_thread(_response, found, fields, audio)
+
+
+def _read_fields(form: Form) -> DiarizationForm:
+    values: dict[str, Any] = {}
+    for name, texts in form_values(form, DiarizationForm).items():
+        field = name.removesuffix("[]")
+        if field in (NAMES, REFERENCES):
+            values.setdefault(field, []).extend(texts)
+        else:
+            values[name] = single_value(name, texts)
+    return validate(DiarizationForm, values)
 
 
 def _response(found: Transcript, fields: DiarizationForm, audio: OpenFile | str) -> Response:

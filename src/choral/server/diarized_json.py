@@ -18,7 +18,7 @@ UNKNOWN = "unknown"  # of text without any turn of a speaker
 class SpeakerLabels:
     """The labels of one transcript; `known` are the names of voices that were given."""
 
-    def __init__(self, known: Collection[str] = ()) -> None:
+    def __init__(self, known: Collection[str]) -> None:
         self._labels = {name: name for name in known}
         self._n_unnamed = 0
 
@@ -43,7 +43,7 @@ class SpeakerLabels:
         }
 
 
-def diarized_fields(transcript: Transcript, text: str, known: Collection[str] = ()) -> dict[str, Any]:
+def diarized_fields(transcript: Transcript, text: str, known: Collection[str]) -> dict[str, Any]:
     labels = SpeakerLabels(known)
     return {
         "task": transcript.task,

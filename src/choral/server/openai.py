@@ -13,12 +13,13 @@ from pydantic import BaseModel
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from choral.errors import AudioError
+from choral.errors import AudioError, UsageError
 from choral.options import Task
-from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, error_responses, to_api_error
+from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, ApiError, error_responses, to_api_error
 from choral.server.diarized_json import SpeakerLabels
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
+from choral.server.known_speakers import REFERENCES
 from choral.server.quota import principal_of
 from choral.server.request_warnings import add_warnings
 from choral.server.responses import (
@@ -119,7 +120,7 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
                 async with upload:
                     return await _transcribe(service, request, speech, on_segment)
 
-            labels = SpeakerLabels() if speech.options.diarize else None
+            labels = SpeakerLabels(speech.form.known_speaker_names) if speech.options.diarize else None
             stream = TranscriptStream(transcribe, to_tokens, labels, has_languages=speech.form.has_languages)
             await cancel_on_disconnect(request.receive, stream.start())
         except ClientClosedRequest:
@@ -135,6 +136,7 @@ async def _transcribe(
         return await service.transcribe(
             speech.audio,
             speech.options,
+            references=speech.form.references,
             priority=speech.form.priority,
             client_waits=True,
             on_segment=on_segment,
@@ -144,3 +146,7 @@ async def _transcribe(
         api_error = to_api_error(error)
         api_error.param = speech.audio_param
         raise api_error from error
+    except UsageError as error:
+        if not speech.form.known_speaker_names:
+            raise
+        raise ApiError(str(error), param=REFERENCES, code="invalid_value") from error

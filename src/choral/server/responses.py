@@ -106,7 +106,8 @@ def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: 
             return json_response(_verbose_fields(transcript, request))
         case "diarized_json":
             text = joined_text(transcript.segments)
-            return json_response(diarized_fields(transcript, text) | {"usage": usage_fields(transcript)})
+            fields = diarized_fields(transcript, text, request.form.known_speaker_names)
+            return json_response(fields | {"usage": usage_fields(transcript)})
         case "json":
             fields = {"text": joined_text(transcript.segments), "usage": usage_fields(transcript), **_logprobs(tokens)}
             return json_response(fields | (_languages(transcript) if request.form.has_languages else {}))

@@ -32,6 +32,7 @@ from choral.serving.request_events import (
     SegmentReady,
     TranscribeRequest,
 )
+from choral.speakers.reference_clips import ReferenceClip
 from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
@@ -110,13 +111,14 @@ class Service:
         *,
         text: str | None = None,
         wants_text: bool = True,
+        references: tuple[ReferenceClip, ...] = (),
         priority: Priority = "interactive",
         client_waits: bool = False,
         on_segment: OnSegment | None = None,
         on_duration: OnDuration | None = None,
     ) -> Transcript:
         """The callbacks run in the event loop, all of them before this returns. With a `text`, it is aligned;
-        without `wants_text`, only speakers are found.
+        without `wants_text`, only speakers are found, and those of `references` get their names.
 
         `client_waits` shortens the time limits for fetching and decoding. `on_duration` gets the duration of the audio;
         an exception in it refuses the request, so no text is reported before: without it, text comes earlier.
@@ -126,6 +128,7 @@ class Service:
             options=options,
             text=text,
             wants_text=wants_text,
+            references=references,
             priority=priority,
             client_waits=client_waits,
             wants_progress=False,

@@ -29,10 +29,12 @@ from choral.server.forms import (
     validate,
     validate_json,
 )
+from choral.server.known_speakers import NAMES, REFERENCES, names_field, reference_clips, references_field
 from choral.server.request_warnings import unknown_fields_warning
 from choral.server.settings import UnknownFields
 from choral.server.upload import Form
 from choral.serving.input_sources import ServiceAudio
+from choral.speakers.reference_clips import ReferenceClip
 from choral.term_lists import MAX_LIST_CHARACTERS
 
 ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized_json"]
@@ -41,7 +43,7 @@ MAX_PROMPT_CHARACTERS = 4096  # the model uses the last 224 tokens, about 900 le
 MAX_VAD_MS = 60_000
 CHUNKING = '"auto" or an object whose type is "server_vad"'
 UNSUPPORTED = "unsupported_value"
-LISTS = ("timestamp_granularities", "include", "languages", "keywords", "temperature")
+LISTS = ("timestamp_granularities", "include", "languages", "keywords", "temperature", NAMES, REFERENCES)
 LANGUAGES_MODEL = "gpt-transcribe"
 STREAMED_FORMATS = ("json", "text", "diarized_json")  # the others are ignored
 Text = Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS)]
@@ -115,6 +117,8 @@ class SpeechForm(DecodingFields):
     channels: Channels | None = option_field("channels")
     diarize: bool | None = option_field("diarize")
     speakers: Annotated[Speakers, WithJsonSchema(SPEAKERS_SCHEMA)] | None = option_field("speakers")
+    known_speaker_names: list[str] = names_field()
+    known_speaker_references: list[str] = references_field()
     priority: Priority = Field("interactive", description="batch requests yield to interactive ones")
 
     @model_validator(mode="after")
@@ -144,7 +148,13 @@ class SpeechForm(DecodingFields):
             raise _conflict("diarize", text)
         if self.diarize is False and self.response_format == "diarized_json":
             raise _conflict("diarize", "diarized_json names the speakers: omit diarize, or choose verbose_json")
+        if self.references and not (self.diarize or self.response_format == "diarized_json"):
+            raise _conflict(NAMES, f"{NAMES} have no effect here: choose diarized_json, or add diarize=true")
         return self
+
+    @property
+    def references(self) -> tuple[ReferenceClip, ...]:
+        return reference_clips(self.known_speaker_names, self.known_speaker_references)
 
     @property
     def is_streamed(self) -> bool:

@@ -34,7 +34,9 @@ from choral.serving.input_sources import OpenFile
 
 MULTIPART, URLENCODED = "multipart/form-data", "application/x-www-form-urlencoded"
 SMALL_FORM_BYTES = 2**20  # read as a whole, in memory
-MAX_TEXT_BYTES = 256 * 1024  # of all text fields of a form together
+MAX_TEXT_BYTES = 256 * 1024  # of all other text fields of a form together
+MAX_REFERENCE_BYTES = 4 * 2**20  # of all fields that hold audio as text
+REFERENCE_FIELDS = ("known_speaker_references[]", "known_speaker_references")
 MAX_FIELDS, MAX_FILES = 256, 2  # lists have a field for each value
 # Other codecs can take minutes for a megabyte, fail in ways of their own, or decode to text that cannot be encoded.
 # The names are compared as text: Python caches every unknown codec that is looked up.
@@ -117,13 +119,21 @@ def _require_text_size(n_bytes: int) -> None:
         raise ApiError(text, status=413, code="request_too_large")
 
 
+def _require_reference_size(n_bytes: int) -> None:
+    if n_bytes > MAX_REFERENCE_BYTES:
+        limit = f"{MAX_REFERENCE_BYTES // 2**20} MiB"
+        text = f"known_speaker_references have more than {limit} together: send clips in mono, or compressed"
+        raise ApiError(text, status=413, param="known_speaker_references", code="request_too_large")
+
+
 class CompleteFormParser(MultiPartParser):
     """Refuses a truncated form, which Starlette's parser accepts: a field that is missing from it may matter."""
 
     def __init__(self, headers: Headers, body: AsyncGenerator[bytes, None]) -> None:
         super().__init__(headers, self._until_end(body), max_files=MAX_FILES, max_fields=MAX_FIELDS)
+        self.max_part_size = MAX_REFERENCE_BYTES
         self._has_ended = False
-        self._n_text_bytes = 0
+        self._n_text_bytes = self._n_reference_bytes = 0
 
     async def _until_end(self, body: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
         async for piece in body:
@@ -132,7 +142,10 @@ class CompleteFormParser(MultiPartParser):
             raise MultiPartException("it was cut off before its end")
 
     def on_part_data(self, data: bytes, start: int, end: int) -> None:
-        if self._current_part.file is None:
+        if self._current_part.file is None and self._current_part.field_name in REFERENCE_FIELDS:
+            self._n_reference_bytes += end - start
+            _require_reference_size(self._n_reference_bytes)
+        elif self._current_part.file is None:
             self._n_text_bytes += end - start
             _require_text_size(self._n_text_bytes)
         super().on_part_data(data, start, end)
@@ -212,7 +225,7 @@ def _read_regular(content_type: str, body: bytes) -> Form | None:
         return None
     texts = [part for part in parts if part.filename is None]
     files = [part for part in parts if part.filename is not None]
-    n_text_bytes = sum(len(part.data) for part in texts)
+    n_text_bytes = sum(len(part.data) for part in texts if part.name not in REFERENCE_FIELDS)
     if len(texts) > MAX_FIELDS or len(files) > MAX_FILES or n_text_bytes > MAX_TEXT_BYTES:
         return None
     try:

@@ -43,6 +43,7 @@ class LocalRequests:
             on_event,
             text=request.text,
             wants_text=request.wants_text,
+            references=request.references,
         )
         # A daemon: a program that was asked to stop must not wait for a thread that reads from a pipe.
         self._running[run] = thread = threading.Thread(

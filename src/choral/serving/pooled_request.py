@@ -87,6 +87,7 @@ class PooledRequest:
                 options=request.options,
                 text=request.text,
                 wants_text=request.wants_text,
+                references=request.references,
                 priority=request.priority,
                 client_waits=request.client_waits,
                 wants_segments=request.wants_segments,

@@ -16,6 +16,7 @@ from choral.transcript import Segment, Transcript
 if TYPE_CHECKING:
     from choral.audio.recording import AudioInput, Recording
     from choral.serving.input_sources import OpenFile
+    from choral.speakers.reference_clips import ReferenceClip
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,6 +25,7 @@ class TranscribeRequest:
     options: TranscribeOptions
     text: str | None = None  # to be aligned with the audio; None: the audio is transcribed
     wants_text: bool = True  # False: only its speakers are found
+    references: tuple[ReferenceClip, ...] = ()  # of known voices
     priority: Priority = "interactive"
     client_waits: bool = False  # shorter time limits, and other lanes than jobs
     wants_segments: bool = True  # as they become final, not only in the transcript

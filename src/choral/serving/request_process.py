@@ -125,6 +125,7 @@ class RequestProcess:
             writer.write,
             text=message.text,
             wants_text=message.wants_text,
+            references=message.references,
             on_fetched=(lambda: self.send(["fetched", message.id])) if is_url else (lambda: None),
         )
         threading.Thread(target=self._run, args=(message.id, run), name=f"request-{message.id}", daemon=True).start()

@@ -17,6 +17,7 @@ from choral import errors
 from choral.diarization import Speaker, SpeakerTurn
 from choral.options import Priority, TranscribeOptions
 from choral.serving.request_inputs import InputLimits, InputRef
+from choral.speakers.reference_clips import ReferenceClip
 from choral.transcript import Segment, Transcript, Word
 
 LENGTH_BYTES = 4
@@ -45,6 +46,7 @@ class StartMessage:
     options: TranscribeOptions
     text: str | None  # to be aligned
     wants_text: bool
+    references: tuple[ReferenceClip, ...]
     priority: Priority
     client_waits: bool
     wants_segments: bool
@@ -69,17 +71,20 @@ def encode_start(message: StartMessage) -> bytes:
     fields = {name: value for name, value in vars(ref).items() if value} if ref.kind != "samples" else asdict(ref)
     flags = [message.priority, message.client_waits, message.wants_segments, message.wants_progress]
     text = [message.text, message.wants_text]
-    return frame(["start", message.id, fields, message.options.changed(), flags, text])
+    references = [[clip.name, clip.url] for clip in message.references]
+    return frame(["start", message.id, fields, message.options.changed(), flags, text, references])
 
 
 def decode_start(message: ProcessMessage) -> StartMessage:
-    _, number, ref, options, (priority, client_waits, wants_segments, wants_progress), (text, wants_text) = message
+    _, number, ref, options, flags, (text, wants_text), references = message
+    priority, client_waits, wants_segments, wants_progress = flags
     return StartMessage(
         id=number,
         input=InputRef(**ref | {name: tuple(ref.get(name, ())) for name in ("warnings", "channel_peaks")}),
         options=TranscribeOptions.of(**options),
         text=text,
         wants_text=wants_text,
+        references=tuple(ReferenceClip(*clip) for clip in references),
         priority=priority,
         client_waits=client_waits,
         wants_segments=wants_segments,

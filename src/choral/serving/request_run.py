@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from choral.audio.constants import SAMPLE_RATE
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from choral.longform.alignment import Alignment
     from choral.longform.diarized import DiarizationOnly
     from choral.longform.transcriber import AnyTranscription, Transcriber
+    from choral.speakers.reference_clips import ReferenceClip
 
     AnyRun = AnyTranscription | Alignment | DiarizationOnly
 
@@ -67,15 +68,17 @@ class RequestRun:
         *,
         text: str | None = None,
         wants_text: bool = True,
+        references: Sequence[ReferenceClip] = (),
         on_fetched: Callable[[], None] = lambda: None,
     ) -> None:
-        """`text` is aligned, if there is one; without `wants_text`, only speakers are found.
+        """`text` is aligned, if there is one; without `wants_text`, only speakers are found. Speakers whose voice
+        is that of a reference get its name.
 
         `on_fetched` is called before decoding starts.
         """
         self._transcriber, self._open_input, self._limits = transcriber, open_input, limits
         self._options, self._priority, self._emit, self._on_fetched = options, priority, emit, on_fetched
-        self._text, self._wants_text = text, wants_text
+        self._text, self._wants_text, self._references = text, wants_text, references
         self._abort_handle = AbortHandle()
         self._cancel_event = threading.Event()
         self._emit_lock = threading.Lock()
@@ -99,6 +102,11 @@ class RequestRun:
 
     def _transcribe(self) -> Transcript:
         with self._open() as recording:
+            if self._references:
+                from choral.speakers.reference_clips import embed_references
+
+                voices = embed_references(self._references, self._cancel_event)
+                self._options = replace(self._options, voices=voices)
             self._transcription = transcription = self._start(recording)
             for segment in transcription:
                 self._report(SegmentReady(segment))
