@@ -132,7 +132,7 @@ class SpeechForm(DecodingFields):
         if self.word_timestamps and name in ("json", "text", "diarized_json"):
             text = f"word_timestamps has no effect on {name}: choose verbose_json, srt or vtt"
             raise _conflict("word_timestamps", text)
-        if self.chunking_strategy is not None and (self.mode == "sequential" or self.vad is False):
+        if self.chunking_strategy is not None and (self.mode == "sequential" or False in (self.vad, self.vad_filter)):
             option = "mode sequential" if self.mode == "sequential" else "vad false"
             text = f"chunking_strategy cuts at silences, which {option} disables: omit one of them"
             raise _conflict("chunking_strategy", text)

@@ -12,9 +12,9 @@ from choral.server.realtime.client_events import SessionUpdate, TranscriptionSes
 from choral.server.realtime.session_config import (
     AudioFormat,
     ServedModel,
-    ServerVad,
     SessionConfig,
     TranscriptionConfig,
+    TurnDetection,
 )
 
 DEFAULT = SessionConfig(transcription=TranscriptionConfig(model="tiny.en"))
@@ -29,7 +29,8 @@ def updated(
     config: SessionConfig, session: dict[str, Any], served: ServedModel, *, is_beta: bool = False
 ) -> SessionConfig:
     event_type = "transcription_session.update" if is_beta else "session.update"
-    event = parse_event({"type": event_type, "session": session}, served)
+    event, unknown = parse_event({"type": event_type, "session": session}, served)
+    assert not unknown
     match event:
         case SessionUpdate(session=ga_session):
             return config.updated(ga_session.audio.input)
@@ -47,7 +48,7 @@ def test_both_dialects_give_the_same_config(served: ServedModel) -> None:
     assert config == SessionConfig(
         format=AudioFormat(type="audio/pcmu"),
         transcription=TranscriptionConfig(model="whisper-1", language="en", prompt="Names: Hale"),
-        turn_detection=ServerVad.model_validate(vad),
+        turn_detection=TurnDetection.model_validate(vad),
     )
     assert updated(DEFAULT, beta, served, is_beta=True) == config
     for is_beta in (False, True):
@@ -67,7 +68,7 @@ def test_an_update_changes_only_the_fields_it_names(served: ServedModel, is_beta
     assert updated(config, empty, served, is_beta=is_beta) == config
     vad = {"turn_detection": {"type": "server_vad", "threshold": 0.9}}
     session = vad if is_beta else {"type": "transcription", "audio": {"input": vad}}
-    changed = config.model_copy(update={"turn_detection": ServerVad(type="server_vad", threshold=0.9)})
+    changed = config.model_copy(update={"turn_detection": TurnDetection(type="server_vad", threshold=0.9)})
     assert updated(config, session, served, is_beta=is_beta) == changed
 
 

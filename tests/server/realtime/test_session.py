@@ -110,6 +110,26 @@ def test_deltas_arrive_during_a_turn(session: RealtimeClient, jfk_samples: Int16
     assert PHRASE in " ".join(words(text))
 
 
+def test_deltas_arrive_before_the_client_commits(session: RealtimeClient, jfk_samples: Int16Samples) -> None:
+    """Without turn detection too, if the audio arrives as it is spoken."""
+    session.configure(format=FORMATS["pcm16"], turn_detection=None)
+    spoken = np.concatenate([jfk_samples, *[silence(0.25)] * 60])
+    for start in range(0, spoken.size, RATE // 4):
+        session.append_audio(spoken[start : start + RATE // 4].tobytes())
+        with suppress(TimeoutError):
+            session.receive(0.2)
+        if session.event_types[-1] == f"{TRANSCRIPTION}.delta":
+            break
+    first = words(session.events[-1]["delta"])
+    assert first == JFK[: len(first)] != []
+    assert not {f"{BUFFER}.committed", f"{BUFFER}.speech_started"} & set(session.event_types)
+    session.append_audio(jfk_samples.tobytes())
+    session.commit()
+    text = words(session.wait_for_text())
+    assert text[: len(first)] == first
+    assert text[-3:] == JFK[-3:]
+
+
 @pytest.mark.parametrize("turns", [None, {"type": "server_vad"}])
 def test_silence_and_noise_give_no_text(session: RealtimeClient, turns: dict[str, str] | None) -> None:
     noise = np.random.default_rng(0).normal(0, 300, 3 * RATE).astype(np.int16)

@@ -1,12 +1,13 @@
 """OpenAI's client events of a transcription session, parsed and validated with pydantic.
 
-A bad event is an `ApiError` whose `param` is the path of the first wrong field, as in
-`session.audio.input.format.rate`, and whose message says what to send instead.
+Unknown fields are left out, and returned beside the event. A bad event is an `ApiError` whose `param` is the path of
+the first wrong field, as in `session.audio.input.format.rate`, and whose message says what to send instead.
 """
 
 from __future__ import annotations
 
 import base64
+import copy
 import json
 import reprlib
 from typing import Annotated, Any, Literal
@@ -23,7 +24,6 @@ MAX_NAME_CHARACTERS = 60  # of an unknown field, in error messages
 # Code and message of pydantic's error types; of others, pydantic's message follows the value.
 ERRORS = {
     "missing": ("missing_required_parameter", "is missing"),
-    "extra_forbidden": ("unknown_parameter", "is not known here: leave it out"),
     "model_type": ("invalid_type", "must be an object in braces"),
     "string_type": ("invalid_type", "must be a string"),
     "string_too_long": ("string_above_max_length", "has more than {max_length} characters: shorten it"),
@@ -92,11 +92,33 @@ def event_id_of(fields: dict[str, Any]) -> str | None:
     return event_id if isinstance(event_id, str) and len(event_id) <= MAX_ID_CHARACTERS else None
 
 
-def parse_event(fields: dict[str, Any], served: ServedModel) -> ClientEvent:
+def parse_event(fields: dict[str, Any], served: ServedModel) -> tuple[ClientEvent, list[str]]:
+    """The event, and the paths of its unknown fields."""
     try:
-        return EVENT_ADAPTER.validate_python(fields, context=served)
+        return EVENT_ADAPTER.validate_python(fields, context=served), []
     except ValidationError as error:
-        raise _api_error(error.errors(include_url=False)[0]) from error
+        errors = error.errors(include_url=False)
+        wrong = next((each for each in errors if each["type"] != "extra_forbidden"), None)
+        if wrong is not None:
+            raise _api_error(wrong) from error
+    paths = [each["loc"][1:] for each in errors]  # the first part is the event's type
+    known = EVENT_ADAPTER.validate_python(_without(fields, paths), context=served)
+    return known, [_path_text(path) for path in paths]
+
+
+def _without(fields: dict[str, Any], paths: list[tuple[int | str, ...]]) -> dict[str, Any]:
+    """A copy without the fields at these paths."""
+    rest = copy.deepcopy(fields)
+    for *parents, name in paths:
+        parent: Any = rest
+        for part in parents:
+            parent = parent[part]
+        del parent[name]
+    return rest
+
+
+def _path_text(path: tuple[int | str, ...]) -> str:
+    return ".".join(str(part)[:MAX_NAME_CHARACTERS] for part in path)
 
 
 def _api_error(error: ErrorDetails) -> ApiError:
@@ -107,7 +129,7 @@ def _api_error(error: ErrorDetails) -> ApiError:
             expected = error["ctx"]["expected_tags"].replace("'", "")
             message = f"type is {reprlib.repr(error['input']['type'])}; a transcription session accepts {expected}"
             return ApiError(message, param="type", code="invalid_value")
-    path = ".".join(str(part)[:MAX_NAME_CHARACTERS] for part in error["loc"][1:])  # the first part is the event's type
+    path = _path_text(error["loc"][1:])
     if error["type"] in OWN_ERRORS:
         code, message = error["type"], error["msg"]
     else:

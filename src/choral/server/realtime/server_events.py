@@ -25,6 +25,12 @@ def error(api_error: ApiError, event_id: str | None = None) -> Event:
     return make_event("error", error={**error_fields(api_error)["error"], "event_id": event_id})
 
 
+def warning(param: str, message: str, code: str, event_id: str | None = None) -> Event:
+    """Not an event of OpenAI's: clients ignore types that they do not know."""
+    fields = {"message": f"{param}: {message}", "param": param, "code": code, "event_id": event_id}
+    return make_event("warning", warning=fields)
+
+
 def speech_started(item_id: str, start_ms: int) -> Event:
     return make_event(f"{BUFFER}.speech_started", audio_start_ms=start_ms, item_id=item_id)
 

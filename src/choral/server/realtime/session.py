@@ -7,7 +7,7 @@ Plain code without an event loop, run on one thread: every input, results of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ from choral.server.api_errors import ApiError, to_api_error
 from choral.server.model_names import ModelNames
 from choral.server.realtime import server_events
 from choral.server.realtime.client_events import (
+    ClientEvent,
     InputAudioBufferAppend,
     InputAudioBufferClear,
     InputAudioBufferCommit,
@@ -33,6 +34,7 @@ from choral.server.realtime.outbox import CloseConnection
 from choral.server.realtime.server_events import Event, new_id
 from choral.server.realtime.session_config import ServedModel, SessionConfig, TranscriptionConfig
 from choral.server.realtime.session_registry import RealtimeMetrics
+from choral.server.realtime.session_warnings import SessionWarning, session_warnings, unknown_field_warnings
 from choral.server.realtime.turn import Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
@@ -129,19 +131,30 @@ class Session:
         try:
             fields = parse_object(text)
             event_id = event_id_of(fields)
-            match parse_event(fields, self._served):
-                case SessionUpdate(session=session):
-                    self._configure(self._config.updated(session.audio.input), is_beta=False)
-                case TranscriptionSessionUpdate(session=beta_session):
-                    self._configure(self._config.updated(beta_session), is_beta=True)
-                case InputAudioBufferAppend(audio=audio):
-                    self._append(audio)
-                case InputAudioBufferCommit():
-                    self._commit()
-                case InputAudioBufferClear():
-                    self._clear()
+            event, unknown = parse_event(fields, self._served)
+            self._apply(event, event_id)
+            self._warn(unknown_field_warnings(unknown), event_id)
         except ApiError as error:
             self._deps.send(server_events.error(error, event_id))
+
+    def _apply(self, event: ClientEvent, event_id: str | None) -> None:
+        match event:
+            case SessionUpdate(session=session):
+                self._configure(self._config.updated(session.audio.input), is_beta=False)
+                self._warn(session_warnings(session), event_id)
+            case TranscriptionSessionUpdate(session=beta_session):
+                self._configure(self._config.updated(beta_session), is_beta=True)
+                self._warn(session_warnings(beta_session), event_id)
+            case InputAudioBufferAppend(audio=audio):
+                self._append(audio)
+            case InputAudioBufferCommit():
+                self._commit()
+            case InputAudioBufferClear():
+                self._clear()
+
+    def _warn(self, warnings: Iterable[SessionWarning], event_id: str | None) -> None:
+        for each in warnings:
+            self._deps.send(server_events.warning(each.param, each.message, each.code, event_id))
 
     def _configure(self, config: SessionConfig, *, is_beta: bool) -> None:
         is_new_format = config.format != self._config.format
@@ -172,7 +185,8 @@ class Session:
         for change in self._segmenter.add(self._resampler.push(samples)):
             turn = change.turn
             if isinstance(change, TurnStarted):
-                self._deps.send(server_events.speech_started(turn.id, _to_ms(turn.start)))
+                if self._config.turn_detection is not None:
+                    self._deps.send(server_events.speech_started(turn.id, _to_ms(turn.start)))
                 self._scheduler.start_turn(turn)
             else:
                 self._deps.send(server_events.speech_stopped(turn.id, _to_ms(change.stop)))
@@ -180,6 +194,7 @@ class Session:
         self._scheduler.schedule()
 
     def _require_space(self, duration_s: float) -> None:
+        self._segmenter.drop_silence(duration_s, self._deps.max_buffered_s - self._scheduler.queued_s)
         waiting_s = self._segmenter.buffered_s + self._scheduler.queued_s
         if waiting_s + duration_s > self._deps.max_buffered_s:
             raise ApiError(
@@ -209,9 +224,9 @@ class Session:
         self._deps.send(server_events.cleared())
 
     def _finish(self, closing: FinishAndClose) -> None:
-        """Commit the turn being spoken; buffered audio without turn detection is dropped."""
+        """Commit the turn being spoken, if it is long enough."""
         self._closing = self._closing or closing
-        if self._segmenter.turn is not None:
+        if self._segmenter.can_commit:
             self._commit_turn(self._segmenter.commit())
         self._close_if_finished()
 

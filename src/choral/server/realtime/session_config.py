@@ -1,8 +1,8 @@
 """The configuration of a transcription session, as pydantic models of OpenAI's two dialects: GA and beta.
 
 `SessionConfig` is `session.audio.input` of the GA dialect and the configuration itself. An update changes only the
-fields it names; `format`, `transcription` and `turn_detection` are each replaced as a whole. Unknown fields are errors,
-and OpenAI features that Choral does not have may only be sent as switched off.
+fields it names; `format`, `transcription` and `turn_detection` are each replaced as a whole. OpenAI features
+that Choral does not have are accepted; `session_warnings` tells the client.
 """
 
 from __future__ import annotations
@@ -10,13 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from choral.errors import UsageError
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
-from choral.options import TranscribeOptions
+from choral.options import MAX_LANGUAGES, TranscribeOptions
+from choral.server.decoding_fields import MAX_KEYWORDS, Keyword
+from choral.server.forms import AUTO
 from choral.server.model_names import ModelNames
 from choral.server.realtime.audio_formats import G711_RATE, FormatType, Int16, decode_samples
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS
@@ -37,21 +48,10 @@ class SchemaModel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-def _off_values(*values: object) -> AfterValidator:
-    """Accept null and `values`, which ask for what Choral does anyway, and nothing else."""
-
-    def check(value: object) -> object:
-        if value is not None and value not in values:
-            raise PydanticCustomError("unsupported_value", "is not supported: leave it out")
-        return value
-
-    return AfterValidator(check)
-
-
 NULL_AS_EMPTY = BeforeValidator(lambda value: "" if value is None else value)
-NullOnly = Annotated[Any, _off_values(), Field(exclude=True)]
-FalseOnly = Annotated[Any, _off_values(False), Field(exclude=True)]
-EmptyOnly = Annotated[Any, _off_values([]), Field(exclude=True)]
+NULL_AS_NONE_GIVEN = BeforeValidator(lambda value: () if value is None else value)
+TextList = Annotated[tuple[Keyword, ...], Strict(False), NULL_AS_NONE_GIVEN]
+Include = Annotated[tuple[Literal["item.input_audio_transcription.logprobs"], ...], Strict(False), NULL_AS_NONE_GIVEN]
 
 
 class AudioFormat(SchemaModel):
@@ -79,7 +79,10 @@ class AudioFormat(SchemaModel):
 class TranscriptionConfig(SchemaModel):
     model: Annotated[str, NULL_AS_EMPTY, Field(validate_default=True)] = ""  # as the client calls it
     language: str | None = None  # None: detected in each turn
+    languages: Annotated[TextList, Field(max_length=MAX_LANGUAGES)] = ()  # that may be detected
     prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), NULL_AS_EMPTY] = ""
+    keywords: Annotated[TextList, Field(max_length=MAX_KEYWORDS)] = ()
+    delay: Annotated[Literal["minimal", "low", "medium", "high", "xhigh"] | None, Field(exclude=True)] = None
 
     @field_validator("model")
     @classmethod
@@ -96,30 +99,61 @@ class TranscriptionConfig(SchemaModel):
     @classmethod
     def _require_language(cls, language: str | None, info: ValidationInfo) -> str | None:
         served: ServedModel | None = info.context
-        if not language or served is None:
-            return language or None
-        try:
-            code = to_code(language)
-            served.tokenizer.language_token(code)
-        except UsageError as error:
-            raise PydanticCustomError("invalid_value", "cannot be used: {error}", {"error": str(error)}) from error
-        return code
+        is_detected = language is None or language.strip().lower() in ("", AUTO)
+        return None if is_detected or language is None else _code_of(language, served)
+
+    @field_validator("languages")
+    @classmethod
+    def _require_languages(cls, languages: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        return tuple(_code_of(language, info.context) for language in languages)
 
     @property
     def options(self) -> TranscribeOptions:
-        return TranscribeOptions(language=self.language, initial_prompt=self.prompt or None)
+        return TranscribeOptions(
+            language=self.language, initial_prompt=self.prompt or None, hotwords=self.keywords or None
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Without what was not given, which has no null in OpenAI's schema."""
+        return {name: value for name, value in self.model_dump(mode="json").items() if value or name == "model"}
 
 
-class ServerVad(SchemaModel):
+def _code_of(language: str, served: ServedModel | None) -> str:
+    """The code of a language that the model has."""
+    if served is None:
+        return language
+    try:
+        code = to_code(language)
+        served.tokenizer.language_token(code)
+    except UsageError as error:
+        raise PydanticCustomError("invalid_value", "cannot be used: {error}", {"error": str(error)}) from error
+    return code
+
+
+Eagerness = Literal["low", "medium", "high", "auto"]
+# Milliseconds of silence that end a turn with OpenAI's semantic_vad, which here does not know what was said.
+SEMANTIC_SILENCE_MS: dict[Eagerness, int] = {"low": 1_500, "medium": 800, "auto": 800, "high": 400}
+
+
+class TurnDetection(SchemaModel):
     """A turn ends after `silence_duration_ms` without speech."""
 
-    type: Literal["server_vad"]
+    type: Literal["server_vad", "semantic_vad"]
+    eagerness: Annotated[Eagerness, Field(exclude=True)] = "auto"
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     prefix_padding_ms: Annotated[float, Field(ge=0, le=MAX_PADDING_MS), AfterValidator(round)] = 300
-    silence_duration_ms: Annotated[float, Field(ge=0, le=MAX_SILENCE_MS), AfterValidator(round)] = 500
-    create_response: FalseOnly = None
-    interrupt_response: FalseOnly = None
-    idle_timeout_ms: NullOnly = None
+    silence_duration_ms: Annotated[
+        float, Field(ge=0, le=MAX_SILENCE_MS, validate_default=True), AfterValidator(round)
+    ] = 500
+    create_response: Annotated[bool | None, Field(exclude=True)] = None
+    interrupt_response: Annotated[bool | None, Field(exclude=True)] = None
+    idle_timeout_ms: Annotated[float | None, Field(exclude=True)] = None
+
+    @field_validator("silence_duration_ms")
+    @classmethod
+    def _follow_eagerness(cls, silence_ms: int, info: ValidationInfo) -> int:
+        is_semantic = info.data.get("type") == "semantic_vad"
+        return SEMANTIC_SILENCE_MS[info.data.get("eagerness", "auto")] if is_semantic else silence_ms
 
     @property
     def padding_s(self) -> float:
@@ -130,21 +164,31 @@ class ServerVad(SchemaModel):
         return self.silence_duration_ms / 1000
 
 
+class NoiseReduction(SchemaModel):
+    type: Literal["near_field", "far_field"] | None = None
+    strength: float | None = None
+
+
 class SessionConfig(SchemaModel):
     format: AudioFormat = AudioFormat(type="audio/pcm")
     transcription: TranscriptionConfig = TranscriptionConfig()
-    turn_detection: ServerVad | None = ServerVad(type="server_vad")  # None: the client commits
-    noise_reduction: NullOnly = None
+    turn_detection: TurnDetection | None = TurnDetection(type="server_vad")  # None: the client commits
+    noise_reduction: Annotated[NoiseReduction | None, Field(exclude=True)] = None
 
     def updated(self, update: SessionConfig | BetaSession) -> SessionConfig:
         """The configuration with the fields that the update names."""
-        names = update.model_fields_set & SessionConfig.model_fields.keys()
+        names = update.model_fields_set & SessionConfig.model_fields.keys() - {"noise_reduction"}
         return self.model_copy(update={name: getattr(update, name) for name in names})
 
     def to_json(self, session_id: str, *, is_beta: bool) -> dict[str, Any]:
         """The `session` object of server events."""
         session = {"id": session_id, "object": "realtime.transcription_session", "include": []}
-        audio_input = {**self.model_dump(), "format": self.format.to_json(), "noise_reduction": None}
+        audio_input = {
+            **self.model_dump(),
+            "format": self.format.to_json(),
+            "transcription": self.transcription.to_json(),
+            "noise_reduction": None,
+        }
         if not is_beta:
             return {**session, "type": "transcription", "audio": {"input": audio_input}}
         beta_names = {audio_format.type: name for name, audio_format in BETA_FORMATS.items()}
@@ -166,7 +210,7 @@ class TranscriptionSession(SchemaModel):
 
     type: Literal["transcription"]
     audio: SessionAudio = SessionAudio()
-    include: EmptyOnly = None
+    include: Include = ()
 
 
 BETA_FORMATS: dict[BetaFormat, AudioFormat] = {
@@ -181,6 +225,6 @@ class BetaSession(SchemaModel):
 
     format: Annotated[BetaFormat, AfterValidator(BETA_FORMATS.__getitem__), Field(alias="input_audio_format")] = "pcm16"
     transcription: Annotated[TranscriptionConfig, Field(alias="input_audio_transcription")] = TranscriptionConfig()
-    turn_detection: ServerVad | None = None
-    noise_reduction: Annotated[NullOnly, Field(alias="input_audio_noise_reduction")] = None
-    include: EmptyOnly = None
+    turn_detection: TurnDetection | None = None
+    noise_reduction: Annotated[NoiseReduction | None, Field(alias="input_audio_noise_reduction")] = None
+    include: Include = ()

@@ -25,6 +25,8 @@ from choral.longform.fallback import (
     needs_fallback,
     score,
 )
+from choral.longform.hotwords import hotword_trie, without_boost
+from choral.longform.prompts import Prompts
 from choral.longform.transcriber import MIN_DURATION_S, Transcriber
 from choral.longform.words import find_timings
 from choral.options import TranscribeOptions
@@ -43,6 +45,7 @@ OnText = Callable[[Turn, str], None]
 class TurnTranscriber:
     def __init__(self, transcriber: Transcriber, on_text: OnText) -> None:
         self._tokenizer, self._dims = transcriber.tokenizer, transcriber.dims
+        self._engine_name = transcriber.engine.name
         self._on_text = on_text
 
     def hypothesize(self, turn: Turn) -> Steps[None]:
@@ -74,7 +77,7 @@ class TurnTranscriber:
 
     def _decode_remaining(self, turn: Turn) -> Steps[None]:
         assert turn.language is not None
-        options = turn.transcription.options
+        options = self._options(turn)
         params = self._decode_params(turn, turn.language)
         decode_steps = [
             replace(params, temperature=t, n_candidates=_n_candidates(options, t)) for t in options.temperatures
@@ -94,7 +97,7 @@ class TurnTranscriber:
             cutter = Cutter(recording, self._dims.n_mels)
             language = turn.language if turn.history else None
             language = language or (yield from self._detect_language(turn, cutter.first_window()))
-            options = turn.transcription.options
+            options = self._options(turn)
             if turn.history:
                 prompt = self._tokenizer.decode(turn.history[-self._max_prompt_tokens :])
                 options = replace(options, initial_prompt=prompt)
@@ -120,22 +123,28 @@ class TurnTranscriber:
         """The configured language, or the detected one: detected again until there is text, as a second says little."""
         if turn.transcription.language is not None or not self._tokenizer.is_multilingual:
             return turn.transcription.language or "en"
-        languages = yield from request(Window(audio, DetectLanguageParams()))
-        return languages.best
+        heard = (yield from request(Window(audio, DetectLanguageParams()))).probabilities
+        return max(turn.transcription.languages or heard, key=lambda code: heard[code])
 
     def _decode_params(self, turn: Turn, language: str) -> DecodeParams:
-        prompt_text = turn.transcription.prompt.strip()
-        prompt = tuple(self._tokenizer.encode(" " + prompt_text)) if prompt_text else ()
+        options = self._options(turn)
+        prompts = Prompts(options, self._tokenizer, self._dims.n_text_ctx, has_prefix=False)
+        n_left = self._max_prompt_tokens - len(prompts.hotwords)
         return DecodeParams(
-            prompt=(*prompt, *turn.history)[-self._max_prompt_tokens :],
+            prompt=prompts.hotwords + (*prompts.initial, *turn.history)[-n_left:],
             prefix=turn.confirmed,
             language=language,
             timestamps=False,
             # The prefix is kept whole if it and the new tokens together take at most half of the context.
             max_tokens=max(1, self._dims.n_text_ctx // 2 - len(turn.confirmed)),
-            suppress_tokens=self._tokenizer.suppressed(turn.transcription.options.suppress_tokens),
+            suppress_tokens=self._tokenizer.suppressed(options.suppress_tokens),
+            hotwords=hotword_trie(options, self._tokenizer, language),
+            hotword_boost=options.hotword_boost,
             suppress_blank=not turn.confirmed,  # the text may end with the confirmed text
         )
+
+    def _options(self, turn: Turn) -> TranscribeOptions:
+        return without_boost(turn.transcription.options, self._engine_name)
 
     @property
     def _max_prompt_tokens(self) -> int:
@@ -143,7 +152,7 @@ class TurnTranscriber:
 
     def _accepted_tokens(self, turn: Turn, attempt: Attempt) -> Tokens:
         """The tokens of a hypothesis, or none if it is judged silent, improbable or repetitive."""
-        options = turn.transcription.options
+        options = self._options(turn)
         ratio = compression_ratio(self._tokenizer.decode((*turn.confirmed, *attempt.tokens)))
         threshold = options.compression_ratio_threshold
         is_repetitive = threshold is not None and ratio > threshold
