@@ -236,5 +236,5 @@ def test_unknown_format_error_lists_the_formats() -> None:
 
 def test_all_formats_have_different_extensions() -> None:
     endings = [formats.FORMATS[name].extension for name in formats.ALL]
-    assert sorted(endings) == [".json", ".srt", ".tsv", ".txt", ".vtt"]
+    assert sorted(endings) == [".json", ".rttm", ".srt", ".tsv", ".txt", ".vtt"]
     assert "verbose_json" in formats.ALL

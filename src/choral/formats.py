@@ -1,8 +1,8 @@
-"""Output formats: text, json, verbose_json, srt, vtt and tsv, each a pure function from a transcript to a whole file.
+"""Output formats, each a pure function from a transcript to a whole file.
 
 text, srt, vtt and tsv equal the files of openai-whisper's writers byte for byte, including the layout of words into
 lines and subtitles. verbose_json has the fields of OpenAI's API and those of openai-whisper's json file. Both json
-formats keep non-ASCII text unescaped and write NaN and infinity as null.
+formats keep non-ASCII text unescaped and write NaN and infinity as null. rttm has the turns of speakers, without text.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from choral.diarization import Diarization
 from choral.errors import UsageError
 from choral.options import SubtitleOptions
+from choral.speakers.rttm import write_rttm
 from choral.subtitles import cues_of, srt_time, timed, voice_of, vtt_time
 from choral.transcript import Segment, Transcript, Word
 
 DEFAULT_SUBTITLES = SubtitleOptions()
+DEFAULT_NAME = "audio"  # of a recording
 
 
 def text(transcript: Transcript) -> str:
@@ -80,13 +83,21 @@ def tsv(transcript: Transcript) -> str:
     return "".join(rows)
 
 
+def rttm(transcript: Transcript, recording: str = DEFAULT_NAME) -> str:
+    """NIST's format for who spoke when, empty without diarize; `recording` is its name in every line."""
+    return write_rttm(Diarization(transcript.turns, transcript.speakers, transcript.duration), recording)
+
+
 @dataclass(frozen=True)
 class Format:
     write: Callable[..., str]
     extension: str
     is_subtitles: bool = False
+    needs_speakers: bool = False
 
-    def render(self, transcript: Transcript, subtitles: SubtitleOptions) -> str:
+    def render(self, transcript: Transcript, subtitles: SubtitleOptions, recording: str) -> str:
+        if self.needs_speakers:
+            return self.write(transcript, recording)
         return self.write(transcript, subtitles) if self.is_subtitles else self.write(transcript)
 
 
@@ -97,15 +108,21 @@ FORMATS = {
     "srt": Format(srt, ".srt", is_subtitles=True),
     "vtt": Format(vtt, ".vtt", is_subtitles=True),
     "tsv": Format(tsv, ".tsv"),
+    "rttm": Format(rttm, ".rttm", needs_speakers=True),
 }
 ALL = tuple(name for name in FORMATS if name != "json")  # verbose_json contains everything in json
 
 
-def render(transcript: Transcript, name: str, subtitles: SubtitleOptions = DEFAULT_SUBTITLES) -> str:
-    """Render the transcript in the named format."""
+def render(
+    transcript: Transcript,
+    name: str,
+    subtitles: SubtitleOptions = DEFAULT_SUBTITLES,
+    recording: str = DEFAULT_NAME,
+) -> str:
+    """Render the transcript in the named format; `recording` is the name that rttm has in it."""
     if name not in FORMATS:
         raise UsageError(f"format is {name!r}; it must be one of {', '.join(FORMATS)}")
-    return FORMATS[name].render(transcript, subtitles)
+    return FORMATS[name].render(transcript, subtitles, recording)
 
 
 def _label(voice: str | None) -> str:

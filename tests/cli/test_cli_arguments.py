@@ -147,7 +147,11 @@ def test_term_lists_are_read_from_files(tmp_path: Path) -> None:
         (["--beam-size"], "argument --beam-size: expected one argument"),
         (["--task", "sing"], "argument --task: invalid choice: 'sing'"),
         (["--beam-size", "0"], "beam_size is 0; it must be a whole number from 1 to 64"),
-        (["--format", "docx"], "format is 'docx'; it must be one of text, json, verbose_json, srt, vtt, tsv, or all"),
+        (
+            ["--format", "docx"],
+            "format is 'docx'; it must be one of text, json, verbose_json, srt, vtt, tsv, rttm, or all",
+        ),
+        (["--format", "text,rttm"], "--format rttm has the turns of speakers: give --diarize with it"),
         (["--format", "json,verbose_json"], "both write .json files"),
         (["--highlight-words"], "--highlight-words lays out subtitles: give --format srt or vtt"),
         (["--max-line-width", "40", "--format", "json"], "--max-line-width lays out subtitles"),
@@ -172,6 +176,7 @@ def test_subtitle_layout_enables_word_timestamps() -> None:
 
 def test_all_formats() -> None:
     assert parse("--format", "all").formats == ("text", "verbose_json", "srt", "vtt", "tsv")
+    assert parse("--format", "all", "--diarize").formats == ("text", "verbose_json", "srt", "vtt", "tsv", "rttm")
 
 
 def test_arguments_after_a_double_dash_are_kept() -> None:

@@ -55,6 +55,10 @@ def test_segments_end_where_the_speaker_changes(model: choral.Model, conversatio
     assert [speaker.name for speaker in transcript.speakers] == ["Speaker 1", "Speaker 2"]
     assert all(5 < speaker.total_s < 12 and len(speaker.embedding) == 256 for speaker in transcript.speakers)
     assert transcript_from_json(transcript_to_json(transcript)) == transcript
+    lines = formats.rttm(transcript, "talk").splitlines()
+    assert [line.split()[7] for line in lines] == [turn.speaker.replace(" ", "_") for turn in transcript.turns]
+    assert lines[0].startswith("SPEAKER talk 1 0.") and {turn.speaker for turn in transcript.turns} == set(texts)
+    assert formats.rttm(plain) == ""
     fields = json.loads(formats.verbose_json(transcript))
     assert fields["segments"][0]["speaker"] == fields["words"][0]["speaker"] == "Speaker 1"
     assert [speaker["name"] for speaker in fields["speakers"]] == ["Speaker 1", "Speaker 2"]
@@ -90,7 +94,8 @@ def test_known_voices_are_named_in_processes_too(
 
 def test_silence_has_no_speakers(model: choral.Model) -> None:
     transcript = model.transcribe(np.zeros(2 * RATE, np.int16), OPTIONS)
-    assert (transcript.segments, transcript.speakers) == ((), ())
+    assert (transcript.segments, transcript.speakers, transcript.turns) == ((), (), ())
+    assert formats.render(transcript, "rttm") == ""
     assert "speakers" not in transcript_to_json(transcript)
 
 

@@ -12,7 +12,7 @@ from choral.cli.arguments import Parser, Run, add_subcommand, add_subcommands, d
 from choral.cli.console import format_clock, format_table, message, printable, shorten, write_stdout
 from choral.cli.failures import Failure, Failures
 from choral.cli.shared_flags import add_redis_flags, open_client
-from choral.errors import ChoralError
+from choral.errors import ChoralError, UsageError
 from choral.formats import FORMATS, render
 
 if TYPE_CHECKING:
@@ -75,7 +75,9 @@ def run_result(arguments: argparse.Namespace) -> int:
 
     def result(client: Client, job_id: str) -> str:
         transcript = client.wait(job_id) if arguments.wait else client.result(job_id)
-        return render(transcript, arguments.format, SubtitleOptions())
+        if FORMATS[arguments.format].needs_speakers and not client.show(job_id).request.options.diarize:
+            raise UsageError(f"{arguments.format} has the turns of speakers: submit the job with --diarize")
+        return render(transcript, arguments.format, SubtitleOptions(), job_id)
 
     return _for_each(arguments, result)
 

@@ -69,7 +69,7 @@ class StdoutSink:
     def finish(self, item: Input, transcript: Transcript) -> list[Path]:
         if self.format_name != "text":
             with self.display.paused():
-                write_stdout(render(transcript, self.format_name, self.subtitles))
+                write_stdout(render(transcript, self.format_name, self.subtitles, _stem(item)))
         return []
 
     def save_partial(self, item: Input, transcript: Transcript) -> list[Path]:
@@ -110,7 +110,7 @@ class FileSink:
         failed: WriteFailed | None = None
         for name, path in zip(self.formats, paths, strict=True):
             try:
-                write_file(path, render(transcript, name, self.subtitles))
+                write_file(path, render(transcript, name, self.subtitles, _stem(item)))
             except StorageError as error:
                 failed = failed or WriteFailed(error)
         if failed is not None:
@@ -118,12 +118,16 @@ class FileSink:
         return paths
 
 
-def read_formats(value: str) -> tuple[str, ...]:
+def read_formats(value: str, has_speakers: bool) -> tuple[str, ...]:
     """The format names in a comma-separated list; `all` is every format, with .json in its verbose form."""
-    names = ALL if value == "all" else tuple(dict.fromkeys(part.strip() for part in value.split(",")))
+    if value == "all":
+        return tuple(name for name in ALL if has_speakers or not FORMATS[name].needs_speakers)
+    names = tuple(dict.fromkeys(part.strip() for part in value.split(",")))
     for name in names:
         if name not in FORMATS:
             raise UsageError(f"format is {name!r}; it must be one of {', '.join(FORMATS)}, or all")
+        if FORMATS[name].needs_speakers and not has_speakers:
+            raise UsageError(f"--format {name} has the turns of speakers: give --diarize with it")
     if {"json", "verbose_json"} <= set(names):
         raise UsageError("json and verbose_json both write .json files: choose one of them")
     return names

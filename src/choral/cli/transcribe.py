@@ -161,7 +161,7 @@ def read_batch_options(arguments: argparse.Namespace) -> BatchOptions:
     options = given_options(arguments, TranscribeOptions)
     layout = given_options(arguments, SubtitleOptions)
     subtitles = SubtitleOptions(**layout)
-    formats = read_formats(arguments.format)
+    formats = read_formats(arguments.format, has_speakers=options.get("diarize", False))
     if subtitles.needs_words:
         flag = next(name for name in layout if layout[name] != getattr(SubtitleOptions, name)).replace("_", "-")
         if not any(FORMATS[name].is_subtitles for name in formats):
