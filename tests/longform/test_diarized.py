@@ -57,7 +57,8 @@ def test_segments_end_where_the_speaker_changes(model: choral.Model, conversatio
     assert transcript_from_json(transcript_to_json(transcript)) == transcript
     lines = formats.rttm(transcript, "talk").splitlines()
     assert [line.split()[7] for line in lines] == [turn.speaker.replace(" ", "_") for turn in transcript.turns]
-    assert lines[0].startswith("SPEAKER talk 1 0.") and {turn.speaker for turn in transcript.turns} == set(texts)
+    assert lines[0].startswith("SPEAKER talk 1 0.")
+    assert {turn.speaker for turn in transcript.turns} == set(texts)
     assert formats.rttm(plain) == ""
     fields = json.loads(formats.verbose_json(transcript))
     assert fields["segments"][0]["speaker"] == fields["words"][0]["speaker"] == "Speaker 1"
