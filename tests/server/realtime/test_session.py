@@ -15,6 +15,7 @@ import openai
 import pytest
 
 from audio.media_files import Int16Samples, encode
+from choral.speakers.networks import SpeakerNetworks
 from realtime_client import FORMATS, RATE, TRANSCRIPTION, RealtimeClient, connected, encode_audio, silence, words
 from serve_process import ServeProcess
 
@@ -59,18 +60,21 @@ def test_committed_audio_gives_the_text_of_a_file(
     assert session.event_types[2:7] == [f"{BUFFER}.committed", *ITEM, *[f"{TRANSCRIPTION}.delta"] * 2]
 
 
-def test_server_vad_ends_turns(
-    session: RealtimeClient, jfk_samples: Int16Samples, sentences: list[Int16Samples]
+def test_server_vad_ends_turns_of_two_speakers(
+    session: RealtimeClient, jfk_samples: Int16Samples, sentences: list[Int16Samples], networks: SpeakerNetworks
 ) -> None:
-    transcription = {"model": "whisper-1", "language": "en"}
+    transcription = {"model": "whisper-1", "language": "en", "diarize": True}
     session.configure(format=FORMATS["pcm16"], transcription=transcription, turn_detection=LONG_SILENCE_VAD)
-    parts = [silence(1), jfk_samples, silence(2), sentences[1], silence(2)]
+    parts = [silence(1), jfk_samples, silence(2), sentences[1], silence(2), jfk_samples[-3 * RATE :], silence(2)]
     session.append_audio(np.concatenate(parts).tobytes())
     assert words(session.wait_for_text()) == JFK
     assert words(session.wait_for_text())[-2:] == ["young", "man"]
+    assert words(session.wait_for_text())[-2:] == ["your", "country"]
+    completed = [event for event in session.events if event["type"] == f"{TRANSCRIPTION}.completed"]
+    assert [event["speaker"] for event in completed] == ["Speaker 1", "Speaker 2", "Speaker 1"]
 
     turns = [event for event in session.events if event["type"] == f"{BUFFER}.committed"]
-    assert [turn["previous_item_id"] for turn in turns] == [None, turns[0]["item_id"]]
+    assert [turn["previous_item_id"] for turn in turns] == [None, *(turn["item_id"] for turn in turns[:-1])]
     for turn in turns:
         item_events = [
             event for event in session.events if turn["item_id"] in (event.get("item_id"), item_id_of(event))

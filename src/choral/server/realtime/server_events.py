@@ -64,9 +64,11 @@ def delta(item_id: str, text: str) -> Event:
     return make_event(f"{TRANSCRIPTION}.delta", item_id=item_id, content_index=0, delta=text)
 
 
-def completed(item_id: str, text: str, duration_s: float) -> Event:
+def completed(item_id: str, text: str, duration_s: float, speaker: dict[str, str | None]) -> Event:
+    """`speaker` is that field, or empty."""
     usage = {"type": "duration", "seconds": round(duration_s, 3)}
-    return make_event(f"{TRANSCRIPTION}.completed", item_id=item_id, content_index=0, transcript=text, usage=usage)
+    fields = {"item_id": item_id, "content_index": 0, "transcript": text, "usage": usage, **speaker}
+    return make_event(f"{TRANSCRIPTION}.completed", **fields)
 
 
 def failed(item_id: str, api_error: ApiError) -> Event:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.resample import LiveResampler
@@ -38,6 +38,9 @@ from choral.server.realtime.session_warnings import SessionWarning, session_warn
 from choral.server.realtime.turn import Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
+
+if TYPE_CHECKING:
+    from choral.speakers.live_speakers import LiveSpeakers
 
 CHARGE_INTERVAL_S = 5.0
 
@@ -103,6 +106,7 @@ class Session:
         self._last_item_id: str | None = None
         self._closing: FinishAndClose | None = None
         self._uncharged_s = 0.0
+        self._speakers: LiveSpeakers | None = None  # from the first time that they are asked for
 
     def start(self) -> None:
         self._send_session("created")
@@ -165,6 +169,8 @@ class Session:
                 param="session",
                 code="input_audio_buffer_not_empty",
             )
+        if config.transcription.diarize and self._speakers is None:
+            self._speakers = _load_speakers()
         if is_new_format:
             self._resampler = LiveResampler(config.format.sample_rate)
         self._config, self._is_beta = config, is_beta
@@ -246,7 +252,10 @@ class Session:
 
     def _on_completed(self, turn: Turn) -> None:
         self._deps.metrics.completed_s.observe(time.monotonic() - turn.ended_s)
-        self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s))
+        speaker: dict[str, str | None] = {}
+        if turn.transcription.diarize and self._speakers is not None:
+            speaker = {"speaker": self._speakers.assign(turn.audio.copy()) if turn.text.text else None}
+        self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s, speaker))
         self._close_if_finished()
 
     def _on_failed(self, turn: Turn, error: ChoralError) -> None:
@@ -263,6 +272,19 @@ class Session:
         name = "transcription_session" if self._is_beta else "session"
         session = self._config.to_json(self._id, is_beta=self._is_beta)
         self._deps.send(server_events.make_event(f"{name}.{change}", session=session))
+
+
+def _load_speakers() -> LiveSpeakers:
+    """The networks are downloaded when they are first used in this process."""
+    from choral.speakers.live_speakers import LiveSpeakers
+    from choral.speakers.networks import load_networks
+
+    try:
+        return LiveSpeakers(load_networks())
+    except ChoralError as error:
+        api_error = to_api_error(error)
+        api_error.param = "session.audio.input.transcription.diarize"
+        raise api_error from error
 
 
 def _to_ms(n_samples: int) -> int:

@@ -83,6 +83,7 @@ class TranscriptionConfig(SchemaModel):
     prompt: Annotated[str, Field(max_length=MAX_PROMPT_CHARACTERS), NULL_AS_EMPTY] = ""
     keywords: Annotated[TextList, Field(max_length=MAX_KEYWORDS)] = ()
     delay: Annotated[Literal["minimal", "low", "medium", "high", "xhigh"] | None, Field(exclude=True)] = None
+    diarize: bool = False  # name the speaker of each turn; an extension of OpenAI's API
 
     @field_validator("model")
     @classmethod
