@@ -191,11 +191,15 @@ def test_overload_is_refused_before_the_body_is_read(guarded: ServeProcess, free
     assert "2 requests are already in progress" in refused.json()["error"]["message"]
 
 
-def test_sigterm_drains_requests(tiny_en_pt: Path, jfk: Path) -> None:
-    server = ServeProcess("--model", "tiny.en", env={"CHORAL_API_KEY": "secret"})
+def test_missing_networks_and_sigterm_that_drains_requests(tiny_en_pt: Path, jfk: Path, tmp_path: Path) -> None:
+    env = {"CHORAL_API_KEY": "secret", "CHORAL_MODELS": str(tmp_path), "PIP_NO_INDEX": "1"}
+    server = ServeProcess("--model", tiny_en_pt, env=env)
     server.wait_ready()
     with server.client("secret") as client, ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(client.audio.transcriptions.create, file=jfk, model="tiny.en")
+        with pytest.raises(openai.InternalServerError, match="'speakers' could not be downloaded") as offline:
+            client.audio.transcriptions.create(file=jfk, model="whisper-1", response_format="diarized_json")
+        assert (offline.value.status_code, offline.value.code) == (503, "download_failed")
+        answer = pool.submit(client.audio.transcriptions.create, file=jfk, model="whisper-1")
         metrics = httpx.Client(base_url=server.url, headers={"authorization": "Bearer secret"})
         with metrics:
             while "choral_http_requests_open 2.0" not in metrics.get("/metrics").text:
