@@ -1,0 +1,3 @@
+"""The version of openai-whisper whose interface this is."""
+
+__version__ = "20250625"
