@@ -7,6 +7,8 @@ graph's outputs. A protocol buffer that is appended to another is merged with it
 
 from __future__ import annotations
 
+import os
+import threading
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -45,17 +47,21 @@ class SpeakerNetworks:
             embedding = (folder / EMBEDDING_FILE).read_bytes()
         self._segmentation = _session(segmentation, folder / SEGMENTATION_FILE)
         self._embedding = _session(with_outputs(embedding, (FRAME_OUTPUT, *HEAD)), folder / EMBEDDING_FILE)
+        # More calls at once than cores would not be faster, and each takes about 60 MB.
+        self._cores = threading.BoundedSemaphore(len(os.sched_getaffinity(0)))
         shortest = np.zeros((1, 8, N_MELS), np.float32)
         self._weight, self._bias, self._mean = self._embedding.run(list(HEAD), {"feats": shortest})
 
     def segment(self, samples: Float32) -> Float32:
         """[frames, 7]: log-probabilities of the powerset of three speakers, of one window."""
-        logits: Float32 = self._segmentation.run(None, {"input_values": samples[None, None]})[0][0]
+        with self._cores:
+            logits: Float32 = self._segmentation.run(None, {"input_values": samples[None, None]})[0][0]
         return logits
 
     def speaker_frames(self, features: Float32) -> Float32:
         """[frames, 2560] from [8 × frames, 80]: what the statistics of a speaker are taken of."""
-        output: Float32 = self._embedding.run([FRAME_OUTPUT], {"feats": features[None]})[0][0]
+        with self._cores:
+            output: Float32 = self._embedding.run([FRAME_OUTPUT], {"feats": features[None]})[0][0]
         return output.reshape(-1, output.shape[-1]).T
 
     def embed(self, frames: Float32, weights: Float32) -> Float32:
