@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field, WithJsonSchema, model_validator
 from starlette.responses import PlainTextResponse, Response
 
+from choral import formats
 from choral.diarization import Diarization
 from choral.errors import AudioError, UsageError
 from choral.options import Priority
@@ -40,7 +41,6 @@ from choral.server.tracing import span
 from choral.server.upload import Form, read_form
 from choral.serving.input_sources import OpenFile
 from choral.speakers.reference_clips import ReferenceClip
-from choral.speakers.rttm import write_rttm
 from choral.transcript import Transcript
 
 
@@ -159,17 +159,17 @@ def _read_fields(form: Form) -> DiarizationForm:
 
 
 def _response(found: Transcript, fields: DiarizationForm, audio: OpenFile | str) -> Response:
-    diarization = Diarization(found.turns, found.speakers, found.duration)
     if fields.response_format == "rttm":
         name = audio.name if isinstance(audio, OpenFile) else urlsplit(audio).path
-        return PlainTextResponse(write_rttm(diarization, PurePosixPath(name).stem))
+        return PlainTextResponse(formats.render(found, "rttm", recording=PurePosixPath(name).stem))
     hidden = () if fields.embeddings else ("embedding",)
     speakers = [{k: v for k, v in vars(speaker).items() if k not in hidden} for speaker in found.speakers]
+    overlaps = Diarization(found.turns, found.speakers, found.duration).overlaps
     body: dict[str, Any] = {
         "duration": found.duration,
         "speakers": speakers,
         "turns": [vars(turn) for turn in found.turns],
-        "overlaps": [{"start": start, "end": end} for start, end in diarization.overlaps],
+        "overlaps": [{"start": start, "end": end} for start, end in overlaps],
         "usage": usage_fields(found),
     }
     return json_response(body)

@@ -32,6 +32,7 @@ MEDIA_TYPES = {
     "srt": "application/x-subrip",
     "vtt": "text/vtt",
     "tsv": "text/tab-separated-values",
+    "rttm": "text/plain",
 }
 EVENT_STREAM_HEADERS = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}  # proxies must not buffer
 END_OF_EVENTS = b"data: [DONE]\n\n"

@@ -27,7 +27,9 @@ def test_job_result_equals_transcribe_in_every_format(
     assert job["audio"] == jfk.name
     assert job["result"]["text"] == jfk_transcript.text
     assert job["timings"]["engine_s"] > 0
-    for name in formats.FORMATS:
+    no_speakers = http.get(f"/v1/jobs/{job_id}", params={"response_format": "rttm"})
+    assert (no_speakers.status_code, no_speakers.json()["error"]["param"]) == (400, "response_format")
+    for name in formats.FORMATS.keys() - {"rttm"}:
         answer = http.get(f"/v1/jobs/{job_id}", params={"response_format": name})
         assert answer.text == formats.render(jfk_transcript, name)
     assert http.get(f"/v1/jobs/{job_id}", params={"response_format": "docx"}).json()["error"]["param"]

@@ -147,7 +147,11 @@ def test_speakers_are_named_merged_and_exported(
     assert page.locator("#text .speaker").all_inner_texts() == ["Speaker 1", "Speaker 2"]
     colours = {said.evaluate("said => getComputedStyle(said).borderLeftColor") for said in page.locator(".said").all()}
     assert len(colours) == 2
-    assert download(page, "Download subtitles as srt").count("\nSpeaker 2: ") >= 1  # the server's own file
+    assert "\nSpeaker 2: " in download(page, "Download subtitles as srt")  # the server's own file
+    job_id = page.request.get("/v1/jobs").json()["data"][0]["id"]
+    turns = page.request.get(f"/v1/jobs/{job_id}?response_format=rttm").text().splitlines()
+    assert [line.split()[1] for line in turns] == ["voices"] * len(turns)
+    assert {line.split()[7] for line in turns} == {"Speaker_1", "Speaker_2"}
     require_accessible(page)
 
     page.get_by_role("button", name="Speaker 1").click()

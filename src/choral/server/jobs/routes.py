@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import PurePath
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request
@@ -35,7 +36,7 @@ from choral.server.responses import EVENT_STREAM_HEADERS, MEDIA_TYPES
 from choral.server.service import Service
 from choral.server.tracing import span
 
-ResultFormat = Literal["text", "json", "verbose_json", "srt", "vtt", "tsv"]
+ResultFormat = Literal["text", "json", "verbose_json", "srt", "vtt", "tsv", "rttm"]
 MAX_LISTED = 1000
 LIST_SUMMARY = "List the newest jobs, without their long options"
 RESULT_CONTENT: dict[str, Any] = {
@@ -130,7 +131,13 @@ async def _show(store: JobStore, job_id: str, response_format: ResultFormat | No
     record = await store.show(job_id)
     if response_format is not None:
         record.require_success()
-        text = await asyncio.to_thread(formats.render, await store.result(job_id), response_format)
+        if formats.FORMATS[response_format].needs_speakers and not record.request.options.diarize:
+            text = f"{response_format} has the turns of speakers: submit the job with diarize"
+            raise ApiError(text, param="response_format", code="invalid_value")
+        name = PurePath(record.request.audio.name).stem
+        text = await asyncio.to_thread(
+            formats.render, await store.result(job_id), response_format, formats.DEFAULT_SUBTITLES, name
+        )
         media_type = MEDIA_TYPES.get(response_format)
         return Response(text, media_type=f"{media_type}; charset=utf-8" if media_type else "application/json")
     fields = job_fields(record)
