@@ -71,6 +71,22 @@ def diarization_error(
     )
 
 
+def matching_speakers(reference: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn]) -> dict[str, str]:
+    """For speakers of the reference, the one found who is taken for them: most time in common, each only once."""
+    times = _times(reference, found, (), ())
+    if times.size < 2:
+        return {}
+    middles, durations = (times[:-1] + times[1:]) / 2, np.diff(times)
+    common = (_activity(middles, reference) * durations[:, None]).T @ _activity(middles, found)
+    theirs, mine = _names(reference), _names(found)
+    pairs = zip(*best_mapping(common), strict=True)
+    return {theirs[row]: mine[column] for row, column in pairs if common[row, column] > 0}
+
+
+def _names(turns: Sequence[SpeakerTurn]) -> list[str]:
+    return sorted({turn.speaker for turn in turns})
+
+
 def _times(
     reference: Sequence[SpeakerTurn], found: Sequence[SpeakerTurn], scored: Sequence[Span], collars: Sequence[Span]
 ) -> Floats:
@@ -88,7 +104,7 @@ def _covered(times: Floats, spans: Sequence[Span]) -> Flags:
 
 def _activity(times: Floats, turns: Sequence[SpeakerTurn]) -> Flags:
     """[times, speakers]"""
-    names = sorted({turn.speaker for turn in turns})
+    names = _names(turns)
     spans = [[(turn.start, turn.end) for turn in turns if turn.speaker == name] for name in names]
     return np.stack([_covered(times, each) for each in spans], axis=1) if names else np.zeros((times.size, 0), np.bool_)
 
