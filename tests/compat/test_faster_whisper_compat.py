@@ -284,12 +284,11 @@ import sys
 from choral.compat import faster_whisper as compat
 sys.modules["faster_whisper"] = compat
 import faster_whisper
+assert "de" in faster_whisper.tokenizer._LANGUAGE_CODES
 from faster_whisper.transcribe import Segment, WhisperModel
 from faster_whisper.vad import VadOptions
-from faster_whisper.tokenizer import _LANGUAGE_CODES
 from faster_whisper.utils import download_model
 from faster_whisper.audio import decode_audio
 assert (Segment, WhisperModel, VadOptions) == (compat.Segment, compat.WhisperModel, compat.VadOptions)
-assert "de" in _LANGUAGE_CODES
 """
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -5,10 +5,17 @@ effect on the text. What works on CTranslate2's objects (`encode`, `generate_seg
 """
 
 from choral.compat.faster_whisper.audio import decode_audio
-from choral.compat.faster_whisper.results import Segment, TranscriptionInfo, TranscriptionOptions, VadOptions, Word
+from choral.compat.faster_whisper.transcribe import (
+    BatchedInferencePipeline,
+    Segment,
+    TranscriptionInfo,
+    TranscriptionOptions,
+    VadOptions,
+    WhisperModel,
+    Word,
+)
 from choral.compat.faster_whisper.utils import available_models, download_model, format_timestamp
 from choral.compat.faster_whisper.version import __version__
-from choral.compat.faster_whisper.whisper_model import BatchedInferencePipeline, WhisperModel
 
 __all__ = [
     "BatchedInferencePipeline",
