@@ -40,6 +40,7 @@ CASES = [
         (TRANSCRIPTIONS, "POST", (FITTING, WRONG)),
         ("/v1/audio/translations", "POST", (FITTING, WRONG)),
         ("/v1/audio/diarization", "POST", (FITTING, WRONG)),
+        ("/v1/realtime/client_secrets", "POST", (FITTING,)),
         ("/v1/models", "GET", (FITTING,)),
         ("/v1/models/{model}", "GET", (FITTING,)),
         ("/v1/jobs", "GET", (FITTING, WRONG)),

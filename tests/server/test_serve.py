@@ -18,8 +18,10 @@ from pathlib import Path
 import httpx
 import openai
 import pytest
+from openai.types.realtime import ClientSecretCreateResponse
 
 import node_client
+from realtime_client import connect_error, connected
 from serve_process import ServeProcess
 
 ROUTE = "/v1/audio/transcriptions"
@@ -80,6 +82,77 @@ def test_keys_are_required_and_stored_as_hashes(guarded: ServeProcess, free_key:
     assert httpx.get(f"{guarded.url}/health/ready").status_code == 200
     with guarded.client(free_key) as client:
         assert client.models.retrieve("tiny.en").id == "tiny.en"
+
+
+def test_other_places_of_a_key(guarded: ServeProcess, free_key: str) -> None:
+    """Headers of gateways; the query of a WebSocket, which no log has."""
+    for name in ("X-API-Key", "api-key"):
+        assert httpx.get(f"{guarded.url}/v1/models", headers={name: free_key}).status_code == 200
+    assert httpx.get(f"{guarded.url}/v1/models?api_key={free_key}").json()["error"]["code"] == "no_api_key"
+    for query in (f"?api_key={free_key}", f"?intent=transcription&api%2Dkey={free_key}&model=whisper-1"):
+        with connected(guarded.url, query):
+            pass
+    with connected(guarded.url, "?speed=2", additional_headers={"X-API-Key": free_key}) as client:
+        assert client.receive()["warning"]["param"] == "speed"
+    assert connect_error(guarded.url, "?api_key=ck-wrong")[1]["code"] == "invalid_api_key"
+    assert connect_error(guarded.url, "")[1]["code"] == "no_api_key"
+    assert free_key not in guarded.log
+    assert "ck-wrong" not in guarded.log
+
+
+def test_client_secrets(guarded: ServeProcess, keys_file: Path) -> None:
+    """A browser connects with a short-lived key, to the session that its server has configured."""
+    key = keys("add", "web", "--file", keys_file)
+    transcription = {"model": "gpt-4o-transcribe", "language": "en"}
+    audio = {"input": {"transcription": transcription, "turn_detection": {"type": "server_vad", "threshold": 0.7}}}
+    with guarded.client(key) as client:
+        made = client.realtime.client_secrets.create(
+            session={"type": "transcription", "audio": audio}, expires_after={"anchor": "created_at", "seconds": 60}
+        )
+        raw = client.realtime.client_secrets.with_raw_response.create().http_response.json()
+        ClientSecretCreateResponse.model_validate_json(json.dumps(raw), strict=True)
+    assert 50 < made.expires_at - time.time() <= 60
+    as_browser = {"subprotocols": ["realtime", f"openai-insecure-api-key.{made.value}"]}
+    with connected(guarded.url, "", **as_browser) as browser:
+        session = browser.events[0]["session"]
+    assert session["audio"]["input"]["transcription"] == transcription
+    assert session["audio"]["input"]["turn_detection"]["threshold"] == 0.7
+    http = {"Authorization": f"Bearer {made.value}"}
+    assert httpx.get(f"{guarded.url}/v1/models", headers=http).status_code == 401  # it opens live sessions only
+    assert httpx.post(f"{guarded.url}/v1/realtime/client_secrets", headers=http).status_code == 401
+
+    beta = {"input_audio_format": "g711_ulaw", "input_audio_noise_reduction": {"type": "near_field"}, "modalities": []}
+    answer = httpx.post(
+        f"{guarded.url}/v1/realtime/transcription_sessions", headers={"X-API-Key": key}, json=beta, timeout=60
+    )
+    assert answer.json()["input_audio_format"] == "g711_ulaw"
+    assert "input_audio_noise_reduction" in answer.headers["warning"]
+    assert "modalities" in answer.headers["warning"]
+    with connected(guarded.url, f"?api_key={answer.json()['client_secret']['value']}") as browser:
+        assert browser.event_types == ["transcription_session.created"]
+        assert browser.events[0]["session"]["input_audio_format"] == "g711_ulaw"
+
+    keys("remove", "web", "--file", keys_file)
+    assert connect_error(guarded.url, "", **as_browser)[1]["code"] == "invalid_api_key"
+    assert made.value not in guarded.log
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "param"),
+    [
+        ({"expires_after": {"seconds": 5}}, 400, "expires_after.seconds"),
+        ({"session": {"type": "realtime"}}, 400, "session.type"),
+        ({"session": {"type": "transcription", "audio": {"input": {"format": 7}}}}, 400, "session.audio.input.format"),
+        ({"session": "x" * 20_000}, 413, None),
+        ([], 400, None),
+    ],
+)
+def test_bad_requests_for_client_secrets(
+    guarded: ServeProcess, free_key: str, body: object, status: int, param: str | None
+) -> None:
+    headers = {"X-API-Key": free_key}
+    answer = httpx.post(f"{guarded.url}/v1/realtime/client_secrets", headers=headers, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
 
 
 def test_node_client_without_key(guarded: ServeProcess, openai_node: Path) -> None:

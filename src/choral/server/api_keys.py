@@ -126,8 +126,10 @@ class ApiKeyStore:
         return (*self._single, *self._stored)
 
     def find(self, secret: str) -> ApiKey | None:
-        digest = hash_secret(secret)
-        matches = [key for key in self.all() if hmac.compare_digest(key.sha256, digest)]
+        return self.find_hash(hash_secret(secret))
+
+    def find_hash(self, sha256: str) -> ApiKey | None:
+        matches = [key for key in self.all() if hmac.compare_digest(key.sha256, sha256)]
         return matches[0] if matches else None
 
     def _refresh(self) -> None:

@@ -28,6 +28,7 @@ from choral.server.jobs.job_store import JobStore
 from choral.server.middleware import RequestMiddleware
 from choral.server.page import routes as page_routes
 from choral.server.quota import KeyQuotas
+from choral.server.realtime import client_secret_routes
 from choral.server.realtime import routes as realtime_routes
 from choral.server.service import Service
 from choral.server.tracing import Tracing
@@ -38,6 +39,7 @@ ROUTERS: tuple[MakeRouter, ...] = (
     alignments.make_router,
     diarization_route.make_router,
     realtime_routes.make_router,
+    client_secret_routes.make_router,
     health.make_router,
     page_routes.make_router,
 )
@@ -69,6 +71,7 @@ def create_app(
         RequestMiddleware,
         cross_site=CrossSitePolicy.of(service.settings, has_keys=keys.is_required),
         keys=keys,
+        client_secrets=service.realtime.client_secrets,
         quotas=quotas or KeyQuotas(),
         metrics=service.metrics,
         tracing=tracing,

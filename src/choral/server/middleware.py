@@ -2,8 +2,7 @@
 
 Requests that a browser sends for a page of another site are refused first (`cross_site`).
 API keys are checked before any of the body is read, under `/v1` and for `/metrics`; health checks and the page are
-open. A WebSocket counts as one request for as long as it lasts; browsers cannot send headers with one, so its key may
-come as a subprotocol.
+open. A WebSocket counts as one request for as long as it lasts; a client secret is as good as the key it was made with.
 """
 
 from __future__ import annotations
@@ -28,9 +27,11 @@ from choral.server.api_errors import (
     internal_error_response,
 )
 from choral.server.api_keys import ApiKey, ApiKeyStore
+from choral.server.credentials import take_secret
 from choral.server.cross_site import CrossSitePolicy
 from choral.server.metrics import ServerMetrics
 from choral.server.quota import ANONYMOUS, KeyQuotas, Principal
+from choral.server.realtime.client_secrets import ClientSecret, ClientSecrets
 from choral.server.step_limiter import StepLimiter
 from choral.server.tracing import Tracing, set_attribute, set_result
 
@@ -41,7 +42,6 @@ WEBSOCKET = "WEBSOCKET"  # in place of the method
 RESPONSE_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 SWITCHING_PROTOCOLS = 101
 WEBSOCKET_INTERNAL_ERROR = 1011
-KEY_PROTOCOL = "openai-insecure-api-key."
 AUTHENTICATED_PATHS = ("/v1/", "/metrics")
 # Requested every few seconds: logged at DEBUG, not traced, and not delayed by a burst of other requests.
 POLLED_PATHS = ("/health/", "/metrics", "/v1/engine")
@@ -55,12 +55,13 @@ class RequestMiddleware:
         *,
         cross_site: CrossSitePolicy,
         keys: ApiKeyStore,
+        client_secrets: ClientSecrets,
         quotas: KeyQuotas,
         metrics: ServerMetrics,
         tracing: Tracing | None,
     ) -> None:
         self._app, self._keys, self._quotas, self._metrics = app, keys, quotas, metrics
-        self._cross_site, self._tracing = cross_site, tracing
+        self._cross_site, self._client_secrets, self._tracing = cross_site, client_secrets, tracing
         self._starts = StepLimiter(MAX_STARTS_PER_STEP)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -111,25 +112,26 @@ class RequestMiddleware:
 
     def _authorize(self, scope: Scope, stack: ExitStack) -> Principal:
         """The caller; a POST or WebSocket counts against the key's quota until the stack is closed."""
+        secret = take_secret(scope)
         self._cross_site.check(HTTPConnection(scope))
+        client_secret = self._client_secrets.find(secret) if scope["type"] == "websocket" else None
+        scope["state"]["client_secret"] = client_secret
         if not (self._keys.is_required and scope["path"].startswith(AUTHENTICATED_PATHS)):
             return ANONYMOUS
-        key = self._authenticate(HTTPConnection(scope))
+        key = self._authenticate(secret, client_secret)
         quota = self._quotas.of(key.name)
         if _method(scope) in ("POST", WEBSOCKET):
             stack.enter_context(quota.request(key))
         return Principal(key, quota)
 
-    def _authenticate(self, request: HTTPConnection) -> ApiKey:
-        scheme, _, secret = request.headers.get("authorization", "").partition(" ")
-        if scheme.lower() != "bearer" or not secret.strip():
-            offered = [name for name in request.scope.get("subprotocols", ()) if name.startswith(KEY_PROTOCOL)]
-            secret = offered[0].removeprefix(KEY_PROTOCOL) if offered else ""
-        if not secret.strip():
+    def _authenticate(self, secret: str, client_secret: ClientSecret | None) -> ApiKey:
+        if not secret:
             raise ApiError(
                 "an API key is required: send it as `Authorization: Bearer KEY`", status=401, code="no_api_key"
             )
-        key = self._keys.find(secret.strip())
+        key = self._keys.find(secret)
+        if client_secret is not None and client_secret.key_sha256 is not None:
+            key = self._keys.find_hash(client_secret.key_sha256)  # which may be gone
         if key is None:
             raise ApiError(
                 "this API key is not valid: check it, or request a new one", status=401, code="invalid_api_key"

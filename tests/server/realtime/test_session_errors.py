@@ -202,9 +202,7 @@ def test_message_of_twice_the_limit_closes_the_session(session: RealtimeClient) 
 
 def test_bad_connection_requests_are_http_errors(realtime_server: ServeProcess) -> None:
     url = realtime_server.url
-    assert connect_error(url, "")[1]["param"] == "intent"
-    assert connect_error(url, "?intent=conversation")[0] == 400
-    assert connect_error(url, "?intent=transcription&speed=2")[1]["param"] == "speed"
+    assert connect_error(url, "?intent=conversation")[1]["param"] == "intent"
     status, error = connect_error(url, "?intent=transcription&model=gpt-4o")
     assert (status, error["code"]) == (404, "model_not_found")
     status, error = connect_error(url, origin="https://evil.example")

@@ -10,7 +10,7 @@ import base64
 import copy
 import json
 import reprlib
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BeforeValidator, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails, PydanticCustomError
@@ -71,6 +71,7 @@ class InputAudioBufferClear(BaseEvent):
 ClientEvent = (
     SessionUpdate | TranscriptionSessionUpdate | InputAudioBufferAppend | InputAudioBufferCommit | InputAudioBufferClear
 )
+Parsed = TypeVar("Parsed")
 EVENT_ADAPTER: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])
 
 
@@ -94,15 +95,22 @@ def event_id_of(fields: dict[str, Any]) -> str | None:
 
 def parse_event(fields: dict[str, Any], served: ServedModel) -> tuple[ClientEvent, list[str]]:
     """The event, and the paths of its unknown fields."""
+    return validate_known(EVENT_ADAPTER, fields, served, n_tags=1)  # the first part of a path is the event's type
+
+
+def validate_known(
+    adapter: TypeAdapter[Parsed], fields: dict[str, Any], served: ServedModel, *, n_tags: int = 0
+) -> tuple[Parsed, list[str]]:
+    """The object without its unknown fields, and the paths of those; `n_tags` is how many parts precede a path."""
     try:
-        return EVENT_ADAPTER.validate_python(fields, context=served), []
+        return adapter.validate_python(fields, context=served), []
     except ValidationError as error:
         errors = error.errors(include_url=False)
         wrong = next((each for each in errors if each["type"] != "extra_forbidden"), None)
         if wrong is not None:
-            raise _api_error(wrong) from error
-    paths = [each["loc"][1:] for each in errors]  # the first part is the event's type
-    known = EVENT_ADAPTER.validate_python(_without(fields, paths), context=served)
+            raise _api_error(wrong, n_tags) from error
+    paths = [each["loc"][n_tags:] for each in errors]
+    known = adapter.validate_python(_without(fields, paths), context=served)
     return known, [_path_text(path) for path in paths]
 
 
@@ -121,7 +129,7 @@ def _path_text(path: tuple[int | str, ...]) -> str:
     return ".".join(str(part)[:MAX_NAME_CHARACTERS] for part in path)
 
 
-def _api_error(error: ErrorDetails) -> ApiError:
+def _api_error(error: ErrorDetails, n_tags: int) -> ApiError:
     match error["type"]:
         case "union_tag_not_found":
             return ApiError("type is missing", param="type", code="missing_required_parameter")
@@ -129,7 +137,7 @@ def _api_error(error: ErrorDetails) -> ApiError:
             expected = error["ctx"]["expected_tags"].replace("'", "")
             message = f"type is {reprlib.repr(error['input']['type'])}; a transcription session accepts {expected}"
             return ApiError(message, param="type", code="invalid_value")
-    path = _path_text(error["loc"][1:])
+    path = _path_text(error["loc"][n_tags:])
     if error["type"] in OWN_ERRORS:
         code, message = error["type"], error["msg"]
     else:

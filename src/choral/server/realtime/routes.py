@@ -12,12 +12,16 @@ from starlette.websockets import WebSocketDisconnect
 
 from choral.errors import ChoralError
 from choral.server.api_errors import ApiError, error_response, to_api_error
+from choral.server.realtime.client_secrets import ClientSecret
+from choral.server.realtime.session import SessionStart
+from choral.server.realtime.session_config import SessionConfig
 from choral.server.realtime.websocket_connection import WebSocketConnection
 from choral.server.service import Service
 
 PATH = "/v1/realtime"
 PROTOCOL = "realtime"
 BETA_PROTOCOL = "openai-beta.realtime-v1"
+INTENT = "transcription"
 QUERY_PARAMS = ("intent", "model")
 
 
@@ -27,12 +31,12 @@ def make_router(service: Service) -> APIRouter:
     @router.websocket(PATH)
     async def realtime(websocket: WebSocket) -> None:
         try:
-            model = _check_request(websocket, service)
+            start = _check_request(websocket, service)
             service.realtime.admission.require_capacity()
         except ChoralError as error:
             await websocket.send_denial_response(error_response(to_api_error(error)))
             return
-        connection = WebSocketConnection(websocket, service, model, is_beta=_is_beta(websocket))
+        connection = WebSocketConnection(websocket, service, start)
         with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
             await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in websocket["subprotocols"] else None)
             await connection.run()
@@ -40,12 +44,10 @@ def make_router(service: Service) -> APIRouter:
     return router
 
 
-def _check_request(websocket: WebSocket, service: Service) -> str:
-    """The requested model."""
-    for name in websocket.query_params:
-        if name not in QUERY_PARAMS:
-            raise ApiError(f"{name[:100]} is not known here: use {' and '.join(QUERY_PARAMS)}", param=name[:100])
-    if websocket.query_params.get("intent") != "transcription":
+def _check_request(websocket: WebSocket, service: Service) -> SessionStart:
+    """What the query asks for; with a client secret, what was configured for it."""
+    unknown = tuple(name for name in websocket.query_params if name not in QUERY_PARAMS)
+    if websocket.query_params.get("intent", INTENT) != INTENT:
         raise ApiError(
             "only transcription is supported: connect to /v1/realtime?intent=transcription",
             param="intent",
@@ -53,7 +55,10 @@ def _check_request(websocket: WebSocket, service: Service) -> str:
         )
     model = websocket.query_params.get("model") or service.model_id
     service.names.require(model)
-    return model
+    client_secret: ClientSecret | None = websocket.state.client_secret
+    if client_secret is not None:
+        return SessionStart(client_secret.config, client_secret.is_beta, unknown)
+    return SessionStart(SessionConfig.of_model(model), _is_beta(websocket), unknown)
 
 
 def _is_beta(websocket: WebSocket) -> bool:

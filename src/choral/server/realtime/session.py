@@ -32,7 +32,7 @@ from choral.server.realtime.client_events import (
 )
 from choral.server.realtime.outbox import CloseConnection
 from choral.server.realtime.server_events import Event, new_id
-from choral.server.realtime.session_config import ServedModel, SessionConfig, TranscriptionConfig
+from choral.server.realtime.session_config import ServedModel, SessionConfig
 from choral.server.realtime.session_registry import RealtimeMetrics
 from choral.server.realtime.session_warnings import SessionWarning, session_warnings, unknown_field_warnings
 from choral.server.realtime.turn import Turn
@@ -94,10 +94,19 @@ class SessionDeps:
     charge: Callable[[float], None]  # seconds of audio, to the API key
 
 
+@dataclass(frozen=True)
+class SessionStart:
+    """What the connection asks for."""
+
+    config: SessionConfig
+    is_beta: bool
+    unknown_params: tuple[str, ...] = ()  # of its query
+
+
 class Session:
-    def __init__(self, deps: SessionDeps, model: str, *, is_beta: bool) -> None:
-        self._deps, self._is_beta = deps, is_beta
-        self._config = config = SessionConfig(transcription=TranscriptionConfig(model=model))
+    def __init__(self, deps: SessionDeps, start: SessionStart) -> None:
+        self._deps, self._start, self._is_beta = deps, start, start.is_beta
+        self._config = config = start.config
         self._served = ServedModel(deps.names, deps.transcriber.tokenizer)
         self._id = new_id("sess")
         self._resampler, self._segmenter = LiveResampler(config.format.sample_rate), TurnSegmenter(config)
@@ -110,6 +119,7 @@ class Session:
 
     def start(self) -> None:
         self._send_session("created")
+        self._warn(unknown_field_warnings(self._start.unknown_params), None)
 
     def handle(self, message: Incoming) -> None:
         match message:

@@ -176,6 +176,10 @@ class SessionConfig(SchemaModel):
     turn_detection: TurnDetection | None = TurnDetection(type="server_vad")  # None: the client commits
     noise_reduction: Annotated[NoiseReduction | None, Field(exclude=True)] = None
 
+    @classmethod
+    def of_model(cls, model: str) -> SessionConfig:
+        return cls(transcription=TranscriptionConfig(model=model))
+
     def updated(self, update: SessionConfig | BetaSession) -> SessionConfig:
         """The configuration with the fields that the update names."""
         names = update.model_fields_set & SessionConfig.model_fields.keys() - {"noise_reduction"}

@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from choral.common.processor import n_usable_cores
 from choral.server.admission import AdmissionControl
+from choral.server.realtime.client_secrets import ClientSecrets
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30)
 
@@ -72,6 +73,7 @@ class SessionRegistry:
     def __init__(self, max_sessions: int, registry: CollectorRegistry) -> None:
         self.admission = AdmissionControl(max_sessions, "realtime sessions")
         self.metrics = RealtimeMetrics(registry)
+        self.client_secrets = ClientSecrets()
         # Few sessions handle a message at a time: many busy threads would keep the event loop from the GIL.
         self.handler_slots = FairSemaphore(max(MIN_HANDLERS, min(MAX_HANDLERS, n_usable_cores())))
         self._drains: set[Drain] = set()

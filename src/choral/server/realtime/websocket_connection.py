@@ -28,6 +28,7 @@ from choral.server.realtime.session import (
     RejectedMessage,
     Session,
     SessionDeps,
+    SessionStart,
 )
 from choral.server.service import Service
 
@@ -39,7 +40,7 @@ CLOSE_S = 1.0  # to close a connection whose client does not read
 
 
 class WebSocketConnection:
-    def __init__(self, websocket: WebSocket, service: Service, model: str, *, is_beta: bool) -> None:
+    def __init__(self, websocket: WebSocket, service: Service, start: SessionStart) -> None:
         self._websocket, self._settings = websocket, service.settings
         self._principal = principal_of(websocket)
         self._handler_slots = service.realtime.handler_slots
@@ -60,7 +61,7 @@ class WebSocketConnection:
             send=self._send,
             charge=lambda duration_s: call_in_loop(self._loop, self._charge, duration_s),
         )
-        self._session = Session(deps, model, is_beta=is_beta)
+        self._session = Session(deps, start)
 
     def drain(self) -> None:
         self._inbox.put(FinishAndClose(GOING_AWAY, "the server is shutting down"))
