@@ -18,7 +18,8 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from choral.server.api_errors import ApiError
 from choral.server.realtime.session_config import BetaSession, SchemaModel, ServedModel, TranscriptionSession
 
-MAX_ID_CHARACTERS = 512
+MAX_ID_CHARACTERS, MAX_ITEM_ID_CHARACTERS = 512, 64
+MAX_PARTS = 16  # of a message
 MAX_VALUES = 10_000  # in the JSON of a message: parsing a million of them would hold the GIL for most of a second
 MAX_NAME_CHARACTERS = 60  # of an unknown field, in error messages
 # Code and message of pydantic's error types; of others, pydantic's message follows the value.
@@ -68,8 +69,45 @@ class InputAudioBufferClear(BaseEvent):
     type: Literal["input_audio_buffer.clear"]
 
 
+class AudioContent(SchemaModel):
+    type: Literal["input_audio"]
+    audio: Annotated[bytes, BeforeValidator(_decode_base64)]
+    transcript: None = None
+
+
+class UserMessage(SchemaModel):
+    type: Literal["message"]
+    role: Literal["user"]
+    content: Annotated[list[AudioContent], Field(min_length=1, max_length=MAX_PARTS)]
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ITEM_ID_CHARACTERS)] | None = None
+    object: Literal["realtime.item"] = "realtime.item"
+    status: Literal["completed", "incomplete", "in_progress"] = "completed"
+
+
+class ConversationItemCreate(BaseEvent):
+    type: Literal["conversation.item.create"]
+    item: UserMessage
+
+
+class ConversationItemRetrieve(BaseEvent):
+    type: Literal["conversation.item.retrieve"]
+    item_id: Annotated[str, Field(max_length=MAX_ID_CHARACTERS)]
+
+
+class ConversationItemDelete(BaseEvent):
+    type: Literal["conversation.item.delete"]
+    item_id: Annotated[str, Field(max_length=MAX_ID_CHARACTERS)]
+
+
 ClientEvent = (
-    SessionUpdate | TranscriptionSessionUpdate | InputAudioBufferAppend | InputAudioBufferCommit | InputAudioBufferClear
+    SessionUpdate
+    | TranscriptionSessionUpdate
+    | InputAudioBufferAppend
+    | InputAudioBufferCommit
+    | InputAudioBufferClear
+    | ConversationItemCreate
+    | ConversationItemRetrieve
+    | ConversationItemDelete
 )
 Parsed = TypeVar("Parsed")
 EVENT_ADAPTER: TypeAdapter[ClientEvent] = TypeAdapter(Annotated[ClientEvent, Field(discriminator="type")])

@@ -6,6 +6,7 @@ import secrets
 from typing import Any
 
 from choral.server.api_errors import ApiError, error_fields
+from choral.server.realtime.conversation import make_item
 
 Event = dict[str, Any]
 BUFFER = "input_audio_buffer"
@@ -39,21 +40,15 @@ def speech_stopped(item_id: str, end_ms: int) -> Event:
     return make_event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item_id)
 
 
-def committed(item_id: str, previous_id: str | None, *, is_beta: bool) -> list[Event]:
-    """The buffer is committed as an item, and the item is added to the conversation: one event in the beta."""
-    item = {
-        "id": item_id,
-        "object": "realtime.item",
-        "type": "message",
-        "status": "completed",
-        "role": "user",
-        "content": [{"type": "input_audio", "transcript": None}],
-    }
+def committed(item_id: str, previous_id: str | None) -> Event:
+    return make_event(f"{BUFFER}.committed", previous_item_id=previous_id, item_id=item_id)
+
+
+def item_added(item_id: str, previous_id: str | None, *, is_beta: bool) -> list[Event]:
+    """The item is part of the conversation: one event in the beta."""
+    item = make_item(item_id, None)
     added = ("conversation.item.created",) if is_beta else ("conversation.item.added", "conversation.item.done")
-    return [
-        make_event(f"{BUFFER}.committed", previous_item_id=previous_id, item_id=item_id),
-        *(make_event(event_type, previous_item_id=previous_id, item=item) for event_type in added),
-    ]
+    return [make_event(event_type, previous_item_id=previous_id, item=item) for event_type in added]
 
 
 def cleared() -> Event:

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
 from choral.audio.constants import SAMPLE_RATE
 from choral.audio.resample import LiveResampler
@@ -19,8 +17,12 @@ from choral.longform.transcriber import Transcriber
 from choral.server.api_errors import ApiError, to_api_error
 from choral.server.model_names import ModelNames
 from choral.server.realtime import server_events
+from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.client_events import (
     ClientEvent,
+    ConversationItemCreate,
+    ConversationItemDelete,
+    ConversationItemRetrieve,
     InputAudioBufferAppend,
     InputAudioBufferClear,
     InputAudioBufferCommit,
@@ -30,55 +32,25 @@ from choral.server.realtime.client_events import (
     parse_event,
     parse_object,
 )
+from choral.server.realtime.conversation import Conversation
 from choral.server.realtime.outbox import CloseConnection
 from choral.server.realtime.server_events import Event, new_id
 from choral.server.realtime.session_config import ServedModel, SessionConfig
+from choral.server.realtime.session_inbox import (
+    ClientMessage,
+    FinishAndClose,
+    Incoming,
+    RejectedMessage,
+    WindowDone,
+)
 from choral.server.realtime.session_registry import RealtimeMetrics
+from choral.server.realtime.session_speakers import SessionSpeakers
 from choral.server.realtime.session_warnings import SessionWarning, session_warnings, unknown_field_warnings
-from choral.server.realtime.turn import Turn
+from choral.server.realtime.turn import AudioBuffer, Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
 
-if TYPE_CHECKING:
-    from choral.speakers.live_speakers import LiveSpeakers
-
 CHARGE_INTERVAL_S = 5.0
-
-
-@dataclass(frozen=True)
-class ClientMessage:
-    text: str
-
-
-@dataclass(frozen=True)
-class RejectedMessage:
-    """A message of the client that was not read."""
-
-    reason: str
-    code: str
-
-
-@dataclass(frozen=True)
-class WindowDone:
-    """The engine has finished a window of this session."""
-
-    future: Future[Any]
-
-
-@dataclass(frozen=True)
-class FinishAndClose:
-    """Transcribe what was said so far, then close."""
-
-    close_code: int
-    reason: str
-
-
-@dataclass(frozen=True)
-class ClientDisconnected:
-    """Stop at once."""
-
-
-Incoming = ClientMessage | RejectedMessage | WindowDone | FinishAndClose | ClientDisconnected
 
 
 @dataclass(frozen=True)
@@ -112,14 +84,19 @@ class Session:
         self._resampler, self._segmenter = LiveResampler(config.format.sample_rate), TurnSegmenter(config)
         callbacks = TurnCallbacks(self._on_text, self._on_completed, self._on_failed)
         self._scheduler = TurnScheduler(deps.transcriber, callbacks, lambda future: deps.post(WindowDone(future)))
-        self._last_item_id: str | None = None
+        self._conversation = Conversation()
         self._closing: FinishAndClose | None = None
         self._uncharged_s = 0.0
-        self._speakers: LiveSpeakers | None = None  # from the first time that they are asked for
+        self._speakers = SessionSpeakers()
 
     def start(self) -> None:
         self._send_session("created")
         self._warn(unknown_field_warnings(self._start.unknown_params), None)
+        if self._config.transcription.diarize:  # as a client secret asks for it
+            try:
+                self._speakers.load()
+            except ApiError as error:
+                self._deps.send(server_events.error(error))
 
     def handle(self, message: Incoming) -> None:
         match message:
@@ -165,6 +142,13 @@ class Session:
                 self._commit()
             case InputAudioBufferClear():
                 self._clear()
+            case ConversationItemCreate(item=item):
+                self._create_item(item.id, b"".join(part.audio for part in item.content))
+            case ConversationItemRetrieve(item_id=item_id):
+                item_fields = self._conversation.retrieve(item_id)
+                self._deps.send(server_events.make_event("conversation.item.retrieved", item=item_fields))
+            case ConversationItemDelete(item_id=item_id):
+                self._delete_item(item_id)
 
     def _warn(self, warnings: Iterable[SessionWarning], event_id: str | None) -> None:
         for each in warnings:
@@ -179,15 +163,16 @@ class Session:
                 param="session",
                 code="input_audio_buffer_not_empty",
             )
-        if config.transcription.diarize and self._speakers is None:
-            self._speakers = _load_speakers()
+        if config.transcription.diarize:
+            self._speakers.load()
         if is_new_format:
             self._resampler = LiveResampler(config.format.sample_rate)
         self._config, self._is_beta = config, is_beta
         self._segmenter.configure(config)
         self._send_session("updated")
 
-    def _append(self, audio: bytes) -> None:
+    def _accept(self, audio: bytes) -> Int16:
+        """The samples of audio that there is room for; they are charged."""
         if self._closing is not None:
             raise ApiError(
                 f"{self._closing.reason}, so no more audio is accepted: connect again", code="session_ending"
@@ -198,7 +183,10 @@ class Session:
         self._uncharged_s += duration_s
         if self._uncharged_s >= CHARGE_INTERVAL_S:
             self._charge()
-        for change in self._segmenter.add(self._resampler.push(samples)):
+        return samples
+
+    def _append(self, audio: bytes) -> None:
+        for change in self._segmenter.add(self._resampler.push(self._accept(audio))):
             turn = change.turn
             if isinstance(change, TurnStarted):
                 if self._config.turn_detection is not None:
@@ -226,9 +214,27 @@ class Session:
                 pass
         self._commit_turn(self._segmenter.commit())
 
-    def _commit_turn(self, turn: Turn) -> None:
-        previous_id, self._last_item_id = self._last_item_id, turn.id
-        for event in server_events.committed(turn.id, previous_id, is_beta=self._is_beta):
+    def _create_item(self, item_id: str | None, audio: bytes) -> None:
+        """Transcribe audio that is a turn by itself, beside the buffer."""
+        self._conversation.require_new(item_id or "")
+        resampler = LiveResampler(self._config.format.sample_rate)
+        samples = self._accept(audio)
+        turn = Turn(self._config.transcription, 0, AudioBuffer(resampler.push(samples)), id=item_id or new_id("item"))
+        turn.append(resampler.flush())
+        turn.end()
+        self._commit_turn(turn, is_buffered=False)
+
+    def _delete_item(self, item_id: str) -> None:
+        self._conversation.delete(item_id)
+        self._scheduler.discard_ended(item_id)
+        self._deps.send(server_events.make_event("conversation.item.deleted", item_id=item_id))
+        self._close_if_finished()
+
+    def _commit_turn(self, turn: Turn, *, is_buffered: bool = True) -> None:
+        previous_id = self._conversation.add(turn.id)
+        if is_buffered:
+            self._deps.send(server_events.committed(turn.id, previous_id))
+        for event in server_events.item_added(turn.id, previous_id, is_beta=self._is_beta):
             self._deps.send(event)
         self._scheduler.end_turn(turn)
 
@@ -262,9 +268,8 @@ class Session:
 
     def _on_completed(self, turn: Turn) -> None:
         self._deps.metrics.completed_s.observe(time.monotonic() - turn.ended_s)
-        speaker: dict[str, str | None] = {}
-        if turn.transcription.diarize and self._speakers is not None:
-            speaker = {"speaker": self._speakers.assign(turn.audio.copy()) if turn.text.text else None}
+        speaker = self._speakers.field_of(turn)
+        self._conversation.complete(turn.id, turn.text.text)
         self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s, speaker))
         self._close_if_finished()
 
@@ -282,19 +287,6 @@ class Session:
         name = "transcription_session" if self._is_beta else "session"
         session = self._config.to_json(self._id, is_beta=self._is_beta)
         self._deps.send(server_events.make_event(f"{name}.{change}", session=session))
-
-
-def _load_speakers() -> LiveSpeakers:
-    """The networks are downloaded when they are first used in this process."""
-    from choral.speakers.live_speakers import LiveSpeakers
-    from choral.speakers.networks import load_networks
-
-    try:
-        return LiveSpeakers(load_networks())
-    except ChoralError as error:
-        api_error = to_api_error(error)
-        api_error.param = "session.audio.input.transcription.diarize"
-        raise api_error from error
 
 
 def _to_ms(n_samples: int) -> int:

@@ -77,6 +77,15 @@ class TurnScheduler:
             self._cancel_task()
         self.schedule()
 
+    def discard_ended(self, turn_id: str) -> None:
+        """Drop an ended turn whose text is not complete."""
+        turn = next((turn for turn in self._ended if turn.id == turn_id), None)
+        if turn is not None:
+            if self._turn is turn:
+                self._cancel_task()
+            self._ended.remove(turn)
+            self.schedule()
+
     def schedule(self) -> None:
         """Start the next task, unless one is in progress."""
         while self._steps is None:

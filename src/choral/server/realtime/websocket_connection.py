@@ -20,15 +20,13 @@ from choral.server.api_errors import ApiError
 from choral.server.quota import principal_of
 from choral.server.realtime import server_events
 from choral.server.realtime.outbox import CloseConnection, Outbox, call_in_loop
-from choral.server.realtime.session import (
+from choral.server.realtime.session import Session, SessionDeps, SessionStart
+from choral.server.realtime.session_inbox import (
     ClientDisconnected,
     ClientMessage,
     FinishAndClose,
     Incoming,
     RejectedMessage,
-    Session,
-    SessionDeps,
-    SessionStart,
 )
 from choral.server.service import Service
 
