@@ -54,7 +54,7 @@ def refusal(answer: httpx.Response, status: int, param: str | None) -> str:
         ({"prompt": "speech " * 10_000}, "prompt", "`prompt` has 70,000 characters: string should have at most 4096"),
         ({"timestamp_granularities": "word"}, "timestamp_granularities", "needs response_format verbose_json"),
         ({"timestamp_granularities[]": "letter"}, "timestamp_granularities", "should be 'segment' or 'word'"),
-        ({"response_format": "xml"}, "response_format", "'json', 'text', 'srt', 'verbose_json' or 'vtt'"),
+        ({"response_format": "xml"}, "response_format", "'srt', 'verbose_json', 'vtt' or 'diarized_json'"),
         ({"stream": "perhaps"}, "stream", "a valid boolean"),
         ({"keywords[]": "x" * 201}, "keywords", "`keywords` has 201 characters"),
         ({"keywords[]": "a", "hotwords": "b"}, "keywords", "another name of hotwords"),

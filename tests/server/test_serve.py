@@ -21,6 +21,7 @@ import pytest
 from openai.types.realtime import ClientSecretCreateResponse
 
 import node_client
+from choral.speakers.networks import SpeakerNetworks
 from realtime_client import connect_error, connected
 from serve_process import ServeProcess
 
@@ -173,18 +174,23 @@ def test_bench_against_running_server(guarded: ServeProcess, free_key: str, jfk:
     assert level["server"]["requests_per_s"] > 0
 
 
-def test_key_file_changes_take_effect_at_once(guarded: ServeProcess, keys_file: Path, jfk: Path) -> None:
-    limited = keys("add", "bob", "--file", keys_file, "--requests-per-minute", 2, "--audio-minutes-per-day", 0.1)
+def test_key_file_changes_take_effect_at_once(
+    guarded: ServeProcess, keys_file: Path, jfk: Path, networks: SpeakerNetworks
+) -> None:
+    limited = keys("add", "bob", "--file", keys_file, "--requests-per-minute", 3, "--audio-minutes-per-day", 0.1)
     with guarded.client(limited) as client:
         with pytest.raises(openai.RateLimitError) as minutes:
             client.audio.transcriptions.create(file=jfk, model="tiny.en")
         assert "0.1 minutes of audio in 24 hours and has used 0.0; this audio is 0.2 more" in minutes.value.message
         assert minutes.value.response.headers["retry-after"] == "86400"
+        headers = {"authorization": f"Bearer {limited}"}
+        turns = httpx.post(f"{guarded.url}/v1/audio/diarization", files={"file": jfk.read_bytes()}, headers=headers)
+        assert (turns.status_code, "this audio is 0.2 more" in turns.text) == (429, True)
         with pytest.raises(openai.BadRequestError):
             client.audio.transcriptions.create(file=("a", b"no audio"), model="tiny.en")
         with pytest.raises(openai.RateLimitError) as requests:
             client.audio.transcriptions.create(file=jfk, model="tiny.en")
-        assert "2 requests per minute" in requests.value.message
+        assert "3 requests per minute" in requests.value.message
         assert 1 <= int(requests.value.response.headers["retry-after"]) <= 60
         keys("remove", "bob", "--file", keys_file)
         with pytest.raises(openai.AuthenticationError):

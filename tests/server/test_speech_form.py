@@ -11,7 +11,7 @@ from starlette.responses import Response
 from choral.options import TEMPERATURES, TranscribeOptions
 from choral.server.api_errors import ApiError
 from choral.server.forms import form_schema, validate, validate_json
-from choral.server.jobs.job_form import JobForm, request_body
+from choral.server.jobs.job_form import JobForm, _form_fields, request_body
 from choral.server.request_warnings import add_warnings, unknown_fields_warning
 from choral.server.speech_form import SpeechForm, SpeechRequest, read_speech_request
 from choral.server.upload import Form
@@ -141,6 +141,10 @@ def test_speakers_are_a_number_or_two() -> None:
         assert (options.diarize, options.speakers) == (True, expected)
         assert validate(JobForm, {"speakers": text}).speakers == expected
     assert validate_json(JobForm, '{"speakers": [2, 5]}').speakers == (2, 5)
+    fields = _form_fields(Form((("voices", '{"Anna": [0.6, 0.8]}'), ("speakers", "")), ()))
+    assert validate(JobForm, fields).voices == {"Anna": (0.6, 0.8)}
+    with pytest.raises(ApiError, match="not valid JSON"):
+        _form_fields(Form((("voices", "["),), ()))
     for wrong in ("2-5-7", "-2", "1000", "٢", "101", "2,5"):
         assert refusal(("response_format", "diarized_json"), ("speakers", wrong)).param == "speakers"
 

@@ -101,12 +101,12 @@ class RequestRun:
             self._transcription.cancel()
 
     def _transcribe(self) -> Transcript:
-        with self._open() as recording:
-            if self._references:
-                from choral.speakers.reference_clips import embed_references
+        if self._references:  # first, because the time limit for decoding ends with the audio's
+            from choral.speakers.reference_clips import embed_references
 
-                voices = embed_references(self._references, self._cancel_event)
-                self._options = replace(self._options, voices=voices)
+            voices = embed_references(self._references, self._cancel_event)
+            self._options = replace(self._options, voices=voices)
+        with self._open() as recording:
             self._transcription = transcription = self._start(recording)
             for segment in transcription:
                 self._report(SegmentReady(segment))

@@ -1,11 +1,12 @@
 """The form that submits a job: a file or its URL, every option by name, priority and callback.
 
-A multipart form carries values as text (lists separated by commas, empty fields count as left out); JSON carries them
-with their types.
+A multipart form carries values as text (lists separated by commas, voices as JSON, empty fields count as left out);
+JSON carries them with their types.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -80,7 +81,16 @@ async def _read_json(request: Request, settings: ServerSettings, slot: UploadSlo
 
 def _form_fields(form: Form) -> dict[str, Any]:
     fields = {name: single_value(name, texts) for name, texts in form_values(form, JobForm).items()}
-    return {name: text.split(",") if name in LISTS else text for name, text in fields.items() if text}
+    return {name: _form_value(name, text) for name, text in fields.items() if text}
+
+
+def _form_value(name: str, text: str) -> Any:
+    if name == "voices":
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise ApiError("`voices` is not valid JSON", param=name, code="invalid_json") from error
+    return text.split(",") if name in LISTS else text
 
 
 def _new_job(job_id: str, fields: _JobFields, form: Form | None) -> NewJob:
@@ -100,6 +110,7 @@ def request_body() -> dict[str, Any]:
     form = form_schema(JobForm)
     for name in LISTS:
         form["properties"][name] = {"type": "string", "description": OPTIONS[name].metadata["help"]}
+    form["properties"]["voices"] = {"type": "string", "description": "an embedding for each name, as JSON"}
     form["properties"]["speakers"] = SPEAKERS_SCHEMA | {"description": OPTIONS["speakers"].metadata["help"]}
     json_schema = {**JobForm.model_json_schema(), "required": ["url"]}
     content = {"multipart/form-data": {"schema": form}, "application/json": {"schema": json_schema}}
