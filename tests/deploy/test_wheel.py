@@ -41,5 +41,10 @@ def test_wheel_alone(tmp_path: Path, tiny_en_pt: Path, jfk: Path) -> None:
     for command, extra in (("serve", "server"), ("worker", "jobs"), ("jobs list", "jobs"), ("bench engine", "bench")):
         assert f"pip install 'choral[{extra}]'" in run(choral, *command.split(), cwd=tmp_path, code=7)
 
-    code = f"import choral; print(choral.load({str(tiny_en_pt)!r}).transcribe({str(jfk)!r}).text)"
-    assert "my fellow Americans" in run(python, "-c", code, cwd=tmp_path)
+    for code in (
+        f"import choral; print(choral.load({str(tiny_en_pt)!r}).transcribe({str(jfk)!r}).text)",
+        "from choral.compat import faster_whisper, whisper\n"
+        f"print(next(faster_whisper.WhisperModel({str(tiny_en_pt)!r}).transcribe({str(jfk)!r})[0]).text)\n"
+        f"print(whisper.load_model({str(tiny_en_pt)!r}).transcribe({str(jfk)!r})['text'])",
+    ):
+        assert "my fellow Americans" in run(python, "-c", code, cwd=tmp_path)

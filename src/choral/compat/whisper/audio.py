@@ -11,8 +11,7 @@ import numpy.typing as npt
 from choral.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_SAMPLES
 from choral.audio.mel import HALF_FRAME, log_mel
 from choral.audio.recording import Recording
-from choral.engine.engine_plan import import_errors, require_installed
-from choral.errors import UsageError
+from choral.errors import MissingDependency, UsageError
 
 if TYPE_CHECKING:
     import torch
@@ -64,9 +63,10 @@ def log_mel_spectrogram(
     device: str | torch.device | None = None,
 ) -> torch.Tensor:
     """[n_mels, frames], with `padding` zeros after the audio."""
-    require_installed("torch")
-    with import_errors("PyTorch"):
+    try:
         import torch
+    except ImportError as missing:
+        raise MissingDependency("log_mel_spectrogram returns a tensor: pip install 'choral[torch]'") from missing
     if n_mels not in N_MELS:
         raise UsageError(f"n_mels is {n_mels}; Whisper's models have {' or '.join(map(str, N_MELS))}")
     samples = np.pad(read_samples(audio), (0, padding))
