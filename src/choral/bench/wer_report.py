@@ -34,7 +34,7 @@ class ClipOutcome:
     n_windows: int | None = None  # that were encoded; None: not known
 
 
-class System(Protocol):
+class MeasuredSystem(Protocol):
     name: str
 
     def transcribe(self, clip: AudioClip) -> ClipOutcome: ...
@@ -125,7 +125,7 @@ class WerRun:
     rows: list[WerRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def measure(self, set_name: str, clips: Iterable[SetClip], systems: Sequence[System]) -> None:
+    def measure(self, set_name: str, clips: Iterable[SetClip], systems: Sequence[MeasuredSystem]) -> None:
         """The first system's detected language applies where a clip's is unknown."""
         rows = {system: WerRow(set_name, system.name) for system in systems}
         for clip in clips:

@@ -27,7 +27,7 @@ from choral.model.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True)
-class Pick:
+class PickedToken:
     token: int
     logprob: float
 
@@ -39,8 +39,8 @@ class Picked:
     tokens: list[int]
     logprobs: list[float]
 
-    def at(self, row: int) -> Pick:
-        return Pick(self.tokens[row], self.logprobs[row])
+    def at(self, row: int) -> PickedToken:
+        return PickedToken(self.tokens[row], self.logprobs[row])
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class HostSampler:
                 advances.append(decoding.advanced(picked.tokens[start:stop], picked.logprobs[start:stop]))
         return advances
 
-    def _advance_greedy(self, decoding: Decoding, plain: Pick, boosted: Pick) -> Advanced:
+    def _advance_greedy(self, decoding: Decoding, plain: PickedToken, boosted: PickedToken) -> Advanced:
         """Take the boosted token, or go back to where a hotword was begun that does not become whole."""
         (match,) = decoding.matches
         assert match is not None

@@ -52,7 +52,7 @@ class Draw:
     step: int
 
 
-class Extension(NamedTuple):
+class BeamExtension(NamedTuple):
     """A beam with a token more."""
 
     source_row: int
@@ -138,20 +138,20 @@ class BeamSearch:
             Next(row, each.source_row, text[-1]) for row, (text, each) in enumerate(zip(continued, chosen, strict=True))
         ]
 
-    def _ended(self, text: tuple[int, ...], end: Extension) -> Candidate:
+    def _ended(self, text: tuple[int, ...], end: BeamExtension) -> Candidate:
         bonus = 0.0 if end.match is None else end.match.bonus
         return Candidate(text, end.sum_logprob, self.token_logprobs[end.source_row], bonus)
 
     def extend(
         self, tokens: Sequence[Sequence[int]], logprobs: Sequence[Sequence[float]]
-    ) -> dict[tuple[int, ...], Extension]:
+    ) -> dict[tuple[int, ...], BeamExtension]:
         """Every text with its most likely next tokens. Equal texts, as all are at the start, count once."""
-        extended: dict[tuple[int, ...], Extension] = {}
+        extended: dict[tuple[int, ...], BeamExtension] = {}
         for row, (row_tokens, row_logprobs) in enumerate(zip(tokens, logprobs, strict=True)):
             match = self.matches[row]
             for token, logprob in zip(row_tokens, row_logprobs, strict=True):
                 text = (*self.texts[row], token)
-                extended[text] = Extension(row, self.sum_logprobs[row] + logprob, _after(match, token))
+                extended[text] = BeamExtension(row, self.sum_logprobs[row] + logprob, _after(match, token))
         return extended
 
     def candidates(self) -> list[Candidate]:

@@ -18,7 +18,7 @@ from choral.audio.recording import Recording
 from choral.engine.window import Aligned, AlignParams, TokenTimes, Window
 from choral.longform.cuts import available_frames, cut_padded
 from choral.longform.known_text import TextWord
-from choral.longform.text_match import Gap, Pair, gaps
+from choral.longform.text_match import MatchGap, Pair, gaps
 from choral.longform.words import find_timings
 from choral.model.tokenizer import Tokenizer
 from choral.transcript import Word
@@ -38,7 +38,7 @@ class GapWindow:
     """A window with one or more gaps: a range of heard words."""
 
     heard: range
-    gaps: list[Gap] = field(default_factory=list)
+    gaps: list[MatchGap] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Realigner:
         if window is not None:
             yield window
 
-    def is_plausible(self, gap: Gap) -> bool:
+    def is_plausible(self, gap: MatchGap) -> bool:
         """Whether the words of the text may be what is spoken in the gap."""
         has_neighbours = gap.heard.start > 0 and gap.heard.stop < len(self._heard)
         if not gap.heard:
@@ -95,7 +95,7 @@ class Realigner:
         ratio = n_letters / max(1, n_heard_letters)
         return 1 / MAX_LENGTH_RATIO <= ratio <= MAX_LENGTH_RATIO
 
-    def around(self, gap: Gap) -> range:
+    def around(self, gap: MatchGap) -> range:
         """The heard words of a gap with some before and after it."""
         first, last = gap.heard.start, gap.heard.stop
         start_s = self._heard[first].start if first < len(self._heard) else self._heard[-1].end

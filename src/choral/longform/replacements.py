@@ -14,7 +14,7 @@ from choral.transcript import Segment, Word
 
 
 @dataclass(frozen=True)
-class Edit:
+class TextEdit:
     start: int
     end: int
     text: str
@@ -33,9 +33,9 @@ class Replacements:
         words = None if segment.words is None else tuple(self._words(segment.words))
         return replace(segment, text=text, words=words)
 
-    def _edits(self, text: str) -> list[Edit]:
+    def _edits(self, text: str) -> list[TextEdit]:
         return [
-            Edit(match.start(), match.end(), self._right[(match.lastindex or 1) - 1])
+            TextEdit(match.start(), match.end(), self._right[(match.lastindex or 1) - 1])
             for match in self._pattern.finditer(text)
         ]
 
@@ -58,7 +58,7 @@ class Replacements:
         return changed
 
 
-def edited(text: str, edits: Sequence[Edit], offset: int) -> str:
+def edited(text: str, edits: Sequence[TextEdit], offset: int) -> str:
     """The text, which starts at this offset, with all edits."""
     for edit in reversed(edits):
         text = text[: edit.start - offset] + edit.text + text[edit.end - offset :]

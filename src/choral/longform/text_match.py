@@ -30,7 +30,7 @@ MAX_SHIFT_WORDS = 2  # between similar words: a word like this one is somewhere 
 
 
 @dataclass(frozen=True)
-class Gap:
+class MatchGap:
     """Words of both texts between two matches, or before the first or after the last one."""
 
     text: range
@@ -47,17 +47,17 @@ def match_words(text: Sequence[str], heard: Sequence[str]) -> list[Pair]:
     return sorted([*pairs, *similar])
 
 
-def gaps(pairs: Sequence[Pair], n_text: int, n_heard: int) -> Iterator[Gap]:
+def gaps(pairs: Sequence[Pair], n_text: int, n_heard: int) -> Iterator[MatchGap]:
     """What lies between the matches, where there is anything."""
     for (text, heard), (next_text, next_heard) in pairwise([(-1, -1), *pairs, (n_text, n_heard)]):
-        gap = Gap(range(text + 1, next_text), range(heard + 1, next_heard))
+        gap = MatchGap(range(text + 1, next_text), range(heard + 1, next_heard))
         if gap.text or gap.heard:
             yield gap
 
 
 def match_equal(text: Ids, heard: Ids) -> list[Pair]:
     pairs: list[Pair] = []
-    ranges = [Gap(range(len(text)), range(len(heard)))]
+    ranges = [MatchGap(range(len(text)), range(len(heard)))]
     while ranges:
         gap = ranges.pop()
         ends, gap = trim(text, heard, gap)
@@ -69,11 +69,11 @@ def match_equal(text: Ids, heard: Ids) -> list[Pair]:
         elif anchors := find_anchors(text, heard, gap):
             pairs += anchors
             bounds = [(gap.text.start - 1, gap.heard.start - 1), *anchors, (gap.text.stop, gap.heard.stop)]
-            ranges += [Gap(range(i + 1, k), range(j + 1, m)) for (i, j), (k, m) in pairwise(bounds)]
+            ranges += [MatchGap(range(i + 1, k), range(j + 1, m)) for (i, j), (k, m) in pairwise(bounds)]
     return sorted(pairs)
 
 
-def trim(text: Ids, heard: Ids, gap: Gap) -> tuple[list[Pair], Gap]:
+def trim(text: Ids, heard: Ids, gap: MatchGap) -> tuple[list[Pair], MatchGap]:
     """The matches at both ends of a range, and the rest of it."""
     n_most = min(len(gap.text), len(gap.heard))
     first = n_equal(text[gap.text.start :][:n_most], heard[gap.heard.start :][:n_most])
@@ -82,7 +82,7 @@ def trim(text: Ids, heard: Ids, gap: Gap) -> tuple[list[Pair], Gap]:
         text[gap.text.stop - n_left : gap.text.stop][::-1], heard[gap.heard.stop - n_left : gap.heard.stop][::-1]
     )
     pairs = [*zip(gap.text[:first], gap.heard[:first], strict=True)]
-    rest = Gap(gap.text[first : len(gap.text) - last], gap.heard[first : len(gap.heard) - last])
+    rest = MatchGap(gap.text[first : len(gap.text) - last], gap.heard[first : len(gap.heard) - last])
     return [*pairs, *zip(gap.text[len(gap.text) - last :], gap.heard[len(gap.heard) - last :], strict=True)], rest
 
 
@@ -92,7 +92,7 @@ def n_equal(a: Ids, b: Ids) -> int:
     return int(differs.argmax()) if differs.any() else len(a)
 
 
-def find_anchors(text: Ids, heard: Ids, gap: Gap) -> list[Pair]:
+def find_anchors(text: Ids, heard: Ids, gap: MatchGap) -> list[Pair]:
     """The first words of the longest phrases that occur once on both sides, as far as they are in the same order."""
     for length in PHRASE_LENGTHS:
         once_text, once_heard = phrases_once(text, gap.text, length), phrases_once(heard, gap.heard, length)
@@ -127,7 +127,7 @@ def longest_increasing(pairs: list[Pair]) -> list[Pair]:
     return chain[::-1]
 
 
-def longest_common(text: Ids, heard: Ids, gap: Gap) -> list[Pair]:
+def longest_common(text: Ids, heard: Ids, gap: MatchGap) -> list[Pair]:
     """The longest common subsequence of a small range."""
     a, b = text[gap.text.start : gap.text.stop], heard[gap.heard.start : gap.heard.stop]
     lengths = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)
@@ -164,7 +164,7 @@ def supported(pairs: list[Pair], n_text: int) -> list[Pair]:
     return [pair for pair, keep in zip(pairs, is_supported, strict=True) if keep]
 
 
-def match_similar(text: Sequence[str], heard: Sequence[str], gap: Gap) -> list[Pair]:
+def match_similar(text: Sequence[str], heard: Sequence[str], gap: MatchGap) -> list[Pair]:
     """The pairing of the words in a gap with the greatest similarity."""
     n_text, n_heard = len(gap.text), len(gap.heard)
     has_match_before, has_match_after = gap.text.start > 0, gap.text.stop < len(text)

@@ -22,7 +22,7 @@ from choral.model.checkpoint import Array, Checkpoint, LazyTensor, LazyTensors, 
 from choral.model.weights import vocabulary
 from choral.model.weights.hugging_face import read_dims
 from choral.model.weights.mapped_file import MappedFile, corrupt, is_shape
-from choral.model.weights.protobuf import Message
+from choral.model.weights.protobuf import ProtobufMessage
 from choral.model.weights.state_dict import configured_heads, openai_name
 
 _SUFFIXES = ("", "_fp16", "_quantized", "_int8", "_uint8")  # of file names; the most precise first
@@ -42,7 +42,7 @@ _SIZES, _TYPE, _FLOATS, _INTEGERS, _TENSOR_NAME, _RAW, _EXTERNAL = 1, 2, 4, 5, 8
 
 
 @dataclass(frozen=True)
-class Constant:
+class OnnxConstant:
     shape: Shape
     values: Array  # of the type in which they are stored
 
@@ -53,7 +53,7 @@ class Constant:
 
 @dataclass
 class OnnxWeights:
-    constants: dict[str, Constant] = field(default_factory=dict)
+    constants: dict[str, OnnxConstant] = field(default_factory=dict)
     parameter_of_matrix: dict[str, str] = field(default_factory=dict)  # in Hugging Face's words
 
 
@@ -94,7 +94,7 @@ def _tensors(path: Path) -> Iterator[tuple[str, LazyTensor]]:
             yield prefix + parameter, LazyTensor(constant.shape[::-1], partial(_transposed, load))
 
 
-def _floats(constant: Constant) -> Array:
+def _floats(constant: OnnxConstant) -> Array:
     return constant.values.reshape(constant.shape)
 
 
@@ -102,7 +102,7 @@ def _transposed(load: partial[Array]) -> Array:
     return np.ascontiguousarray(load().T)
 
 
-def _dequantized(weights: OnnxWeights, name: str, constant: Constant) -> Array:
+def _dequantized(weights: OnnxWeights, name: str, constant: OnnxConstant) -> Array:
     """One scale and zero point for the whole tensor."""
     scale, zero_point = weights.constants[name + _SCALE], weights.constants[name + _ZERO_POINT]
     values = constant.values.reshape(constant.shape).astype(np.float32)
@@ -113,7 +113,7 @@ def _dequantized(weights: OnnxWeights, name: str, constant: Constant) -> Array:
 
 def _read_weights(path: Path) -> OnnxWeights:
     weights = OnnxWeights()
-    for graph in Message.of_file(MappedFile(path)).messages(_GRAPH):
+    for graph in ProtobufMessage.of_file(MappedFile(path)).messages(_GRAPH):
         _read_graph(graph, weights)
         for node in graph.messages(_NODES):
             for attribute in node.messages(_ATTRIBUTES):
@@ -134,7 +134,7 @@ def _require_scale(weights: OnnxWeights, name: str, path: Path) -> None:
             )
 
 
-def _read_graph(graph: Message, weights: OnnxWeights) -> None:
+def _read_graph(graph: ProtobufMessage, weights: OnnxWeights) -> None:
     for message in graph.messages(_CONSTANTS):
         name, constant = _read_constant(message)
         if constant is not None:
@@ -142,14 +142,14 @@ def _read_graph(graph: Message, weights: OnnxWeights) -> None:
     for node in graph.messages(_NODES):
         texts = {_INPUTS: [""], _NODE_NAME: [""], _OPERATION: [""]}
         for number, value in node.fields():
-            if number in texts and isinstance(value, Message):
+            if number in texts and isinstance(value, ProtobufMessage):
                 texts[number].append(value.text)
         if texts[_OPERATION][-1] in ("MatMul", "MatMulInteger") and len(texts[_INPUTS]) > 2:
             layer = texts[_NODE_NAME][-1].strip("/").rpartition("/")[0]
             weights.parameter_of_matrix[texts[_INPUTS][2]] = layer.replace("/", ".") + ".weight"
 
 
-def _read_constant(message: Message) -> tuple[str, Constant | None]:
+def _read_constant(message: ProtobufMessage) -> tuple[str, OnnxConstant | None]:
     """A constant's name, and its values if they are of a type that weights have."""
     path = message.file.path
     name, dtype, sizes = "", None, list[int]()
@@ -159,7 +159,7 @@ def _read_constant(message: Message) -> tuple[str, Constant | None]:
             sizes += [value] if isinstance(value, int) else value.varints()
         elif number == _TYPE and isinstance(value, int):
             dtype = _DTYPES.get(value)
-        elif isinstance(value, Message):
+        elif isinstance(value, ProtobufMessage):
             if number == _TENSOR_NAME:
                 name = value.text
             elif number == _RAW:
@@ -174,4 +174,4 @@ def _read_constant(message: Message) -> tuple[str, Constant | None]:
         return name, None
     if not is_shape(sizes) or values.nbytes != math.prod(sizes) * np.dtype(dtype).itemsize:
         raise corrupt(path, f"the tensor {printable(name)} has not the size that it says")
-    return name, Constant(tuple(sizes), values.view(dtype))
+    return name, OnnxConstant(tuple(sizes), values.view(dtype))

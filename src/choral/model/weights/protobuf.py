@@ -17,7 +17,7 @@ _MAX_VARINT_BITS = 63
 
 
 @dataclass(frozen=True)
-class Message:
+class ProtobufMessage:
     """A range of bytes of the file: a message, a string, or packed numbers."""
 
     file: MappedFile
@@ -25,10 +25,10 @@ class Message:
     end: int
 
     @classmethod
-    def of_file(cls, file: MappedFile) -> Message:
+    def of_file(cls, file: MappedFile) -> ProtobufMessage:
         return cls(file, 0, file.n_bytes)
 
-    def fields(self) -> Iterator[tuple[int, int | Message]]:
+    def fields(self) -> Iterator[tuple[int, int | ProtobufMessage]]:
         """The number of each field, and its value: a number, or a range of bytes."""
         position = self.start
         while position < self.end:
@@ -46,11 +46,11 @@ class Message:
                 raise corrupt(self.file.path, "it is not a protobuf message")
             if position + size > self.end:
                 raise corrupt(self.file.path, "a part of it ends beyond the part that it belongs to")
-            yield field, Message(self.file, position, position + size)
+            yield field, ProtobufMessage(self.file, position, position + size)
             position += size
 
-    def messages(self, field: int) -> Iterator[Message]:
-        return (value for number, value in self.fields() if number == field and isinstance(value, Message))
+    def messages(self, field: int) -> Iterator[ProtobufMessage]:
+        return (value for number, value in self.fields() if number == field and isinstance(value, ProtobufMessage))
 
     @property
     def view(self) -> Array:
