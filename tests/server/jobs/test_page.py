@@ -182,11 +182,13 @@ def download(page: Page, button: str) -> str:
     return taken.value.path().read_text()
 
 
-def test_microphone_recording_shows_live_text(open_page: Callable[..., Page]) -> None:
+def test_microphone_recording_shows_live_text(open_page: Callable[..., Page], networks: SpeakerNetworks) -> None:
     page = open_page()
+    page.get_by_text("Options").click()
+    page.get_by_label("Tell speakers apart").check()
     page.get_by_role("button", name="Record").click()
     expect(page.locator("#text")).to_contain_text(SPOKEN, timeout=WITHIN_MS)
-    expect(page.locator(".is-live").first).to_be_visible()
+    expect(page.locator(".is-live .speaker")).to_have_text(["Speaker 1"], timeout=WITHIN_MS)
     require_accessible(page)
     stop_and_read(page)
     expect(page.locator(".is-live")).to_have_count(0)

@@ -7,7 +7,7 @@ const CLOSED = "The server ended the live text. The recording continues, and its
 const TRANSCRIPTION = "conversation.item.input_audio_transcription";
 
 // Calls `onTurns` with all turns so far, shaped like segments, after each change. Returns a function that stops it.
-export async function startLiveText(context, source, language, onTurns, onError) {
+export async function startLiveText(context, source, transcription, onTurns, onError) {
   await context.audioWorklet.addModule("/page/pcm-worklet.js");
   const socket = new WebSocket(realtimeUrl(), key() ? ["realtime", `openai-insecure-api-key.${key()}`] : ["realtime"]);
   const turns = new Map();
@@ -19,7 +19,6 @@ export async function startLiveText(context, source, language, onTurns, onError)
   };
   const encoder = new AudioWorkletNode(context, "pcm-encoder", { numberOfOutputs: 0, channelCount: 1, channelCountMode: "explicit" });
   encoder.port.onmessage = ({ data }) => send({ type: "input_audio_buffer.append", audio: toBase64(data) });
-  const transcription = language ? { language } : {};
   send({ type: "session.update", session: { type: "transcription", audio: { input: { ...AUDIO_INPUT, transcription } } } });
   source.connect(encoder);
   socket.addEventListener("open", () => {
@@ -50,6 +49,7 @@ function applyEvent(event, turns) {
     turns.set(event.item_id, { id: turns.size, start, end: start, text: "", isLive: true });
   } else if (event.type === "input_audio_buffer.speech_stopped") turn.end = event.audio_end_ms / 1000;
   else if (event.type === `${TRANSCRIPTION}.delta`) turn.text += event.delta;
+  else if (event.type === `${TRANSCRIPTION}.completed` && event.speaker) turn.speaker = event.speaker;
   else return false;
   return true;
 }

@@ -25,7 +25,7 @@ export function setUpRecorder({ begin, end, options }) {
   });
 }
 
-async function record(begin, end, { language, task }) {
+async function record(begin, end, { language, task, diarize }) {
   const stream = await navigator.mediaDevices.getUserMedia({ audio: true });
   const type = Object.keys(EXTENSIONS).find((type) => MediaRecorder.isTypeSupported(type));
   const recorder = new MediaRecorder(stream, { mimeType: type });
@@ -36,7 +36,7 @@ async function record(begin, end, { language, task }) {
   const source = context.createMediaStreamSource(stream);
   const hideLevel = showLevel(context, source);
   // Live text is in the language spoken, so there is none when a translation is requested.
-  const stopLiveText = task === "translate" ? null : showLiveText(context, source, language, job);
+  const stopLiveText = task === "translate" ? null : showLiveText(context, source, { language: language ?? null, diarize: Boolean(diarize) }, job);
   stopCurrent = () => recorder.stop();
   job.aborter.signal.addEventListener("abort", stopCurrent);
   recorder.addEventListener("stop", async () => {
@@ -52,9 +52,9 @@ async function record(begin, end, { language, task }) {
   announce("Recording. Press the button again to stop.");
 }
 
-async function showLiveText(context, source, language, job) {
+async function showLiveText(context, source, transcription, job) {
   try {
-    return await startLiveText(context, source, language, (turns) => job.setLiveTurns(turns), showNotice);
+    return await startLiveText(context, source, transcription, (turns) => job.setLiveTurns(turns), showNotice);
   } catch (error) {
     showNotice(`Live text is not available: ${error.message}. The text follows when you stop.`);
     return null;
