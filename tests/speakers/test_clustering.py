@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -108,3 +110,20 @@ def test_merges_are_those_of_the_definition() -> None:
         assert merge.distance == pytest.approx(means[best], abs=1e-5)
         members[merge.kept] += members.pop(merge.removed)
     assert len(members) == 1
+
+
+def test_long_recordings_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The embeddings of ten hours take 85 MB in half precision; clustering needs less than that beside them."""
+    monkeypatch.setattr(clustering, "MAX_CLUSTERED", 100)
+    generator = np.random.default_rng(0)
+    truth = np.tile(np.arange(4), 4_000)
+    vectors = 16 * np.eye(4, 256)[truth] + generator.normal(0, 0.5, (truth.size, 256))
+    embeddings = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
+    clean_s, tracks = np.full(truth.size, 3.0, np.float32), np.arange(truth.size)
+    del vectors
+    tracemalloc.start()
+    clusters = cluster(embeddings, clean_s, tracks)
+    peak_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert is_same_partition(clusters.labels, truth)
+    assert peak_bytes < embeddings.nbytes

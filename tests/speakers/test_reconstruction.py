@@ -34,7 +34,7 @@ def test_local_speakers_of_windows_are_joined() -> None:
     first[200:] = 1
     second[200 - STEP_FRAMES : 500] = 3
     windows = [window(0, first), window(STEP_FRAMES, second)]
-    active = active_frames(windows, [[whole(0, 1)], [whole(2, 1)]], 2)
+    active = active_frames(windows, [[whole(0, 1)], [whole(2, 1)]].__getitem__, 2)
     expected = np.zeros((STEP_FRAMES + N_FRAMES, 2), bool)
     expected[200 : STEP_FRAMES + 500, 1] = True
     np.testing.assert_array_equal(active, expected)
@@ -44,9 +44,9 @@ def test_spans_of_frames_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     generator = np.random.default_rng(0)
     windows = [window(i * STEP_FRAMES, generator.integers(0, 7, N_FRAMES)) for i in range(6)]
     pieces = [[whole(local, local) for local in range(3)]] * 6
-    expected = active_frames(windows, pieces, 3)
+    expected = active_frames(windows, pieces.__getitem__, 3)
     monkeypatch.setattr(reconstruction, "SPAN_FRAMES", 100)
-    np.testing.assert_array_equal(active_frames(windows, pieces, 3), expected)
+    np.testing.assert_array_equal(active_frames(windows, pieces.__getitem__, 3), expected)
 
 
 def test_two_who_speak_at_once_are_two() -> None:
@@ -54,14 +54,14 @@ def test_two_who_speak_at_once_are_two() -> None:
     classes = np.full(N_FRAMES, 1)
     classes[300:400] = 4
     classes[400:] = 2
-    active = active_frames([window(0, classes)], [[whole(0, 0, 1, 0.5), whole(1, 0, 1, 0.1)]], 2)
+    active = active_frames([window(0, classes)], [[whole(0, 0, 1, 0.5), whole(1, 0, 1, 0.1)]].__getitem__, 2)
     assert active[:, 0].all()
     np.testing.assert_array_equal(np.flatnonzero(active[:, 1]), np.arange(300, 400))
 
 
 def test_a_local_speaker_may_be_two_persons() -> None:
     pieces = [PieceSpeaker(0, 0, 250, 1, 0, 0.5), PieceSpeaker(0, 250, N_FRAMES, 0, 1, 0.5)]
-    active = active_frames([window(0, np.full(N_FRAMES, 1))], [pieces], 2)
+    active = active_frames([window(0, np.full(N_FRAMES, 1))], [pieces].__getitem__, 2)
     np.testing.assert_array_equal(active[:, 1], np.arange(N_FRAMES) < 250)
     np.testing.assert_array_equal(active[:, 0], np.arange(N_FRAMES) >= 250)
 

@@ -7,6 +7,7 @@ in blocks first, so that memory and time stay bounded.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,7 @@ import numpy.typing as npt
 from choral.speakers.networks import Float32
 
 Int = npt.NDArray[np.int64]
+Embeddings = npt.NDArray[np.float16] | Float32  # [n, 256], of unit length
 
 MAX_DISTANCE = 0.65  # average cosine distance within one voice
 BLOCK_DISTANCE = 0.6 * MAX_DISTANCE  # within a block of a long recording, where less is known of each voice
@@ -34,25 +36,25 @@ class Clusters:
 
 
 def cluster(
-    embeddings: Float32, clean_s: Float32, tracks: Int, n_speakers: tuple[int, int | None] = (1, None)
+    embeddings: Embeddings, clean_s: Float32, tracks: Int, n_speakers: tuple[int, int | None] = (1, None)
 ) -> Clusters:
     """`tracks`: a number for the local speaker that each embedding is of; those of one are together and ascend."""
     trained = np.flatnonzero(clean_s >= min(MIN_TRAINED_S, float(clean_s.max())))
-    labels = _cluster_trained(embeddings[trained], clean_s[trained], n_speakers)
-    centroids = _centroids(embeddings[trained], np.maximum(clean_s[trained], 1e-3), labels)
-    scores = _scores(embeddings @ centroids.T, clean_s, tracks)
+    labels = _cluster_trained(embeddings, trained, clean_s[trained], n_speakers)
+    centroids = _centroids(embeddings, trained, np.maximum(clean_s[trained], 1e-3), labels)
+    scores = _scores(_similarities(embeddings, centroids), clean_s, tracks)
     order = np.argsort(-scores, axis=1, kind="stable")
     labels, seconds = order[:, 0], order[:, min(1, len(centroids) - 1)]
     rows = np.arange(len(scores))
     return Clusters(centroids, labels, seconds, scores[rows, labels] - scores[rows, seconds])
 
 
-def _cluster_trained(embeddings: Float32, weights: Float32, n_speakers: tuple[int, int | None]) -> Int:
-    """A label for each embedding; -1 in clusters too small to be speakers."""
-    members, groups = _pre_cluster(embeddings, weights)
+def _cluster_trained(embeddings: Embeddings, rows: Int, weights: Float32, n_speakers: tuple[int, int | None]) -> Int:
+    """A label for each of these rows; -1 in clusters too small to be speakers."""
+    members, groups = _pre_cluster(embeddings, rows, weights)
     sizes = np.bincount(groups).astype(np.int64)
     merges = merge_tree(members, np.bincount(groups, weights).astype(np.float32))
-    min_members = min(MIN_MEMBERS, max(1, round(MIN_MEMBER_SHARE * len(embeddings))))
+    min_members = min(MIN_MEMBERS, max(1, round(MIN_MEMBER_SHARE * len(rows))))
     merged = _labels(len(members), merges[: _n_merges(sizes, merges, min_members, n_speakers)])
     counts = np.bincount(merged, sizes)
     kept = np.flatnonzero(counts >= min_members)
@@ -63,23 +65,34 @@ def _cluster_trained(embeddings: Float32, weights: Float32, n_speakers: tuple[in
     return numbers[merged][groups]
 
 
-def _pre_cluster(embeddings: Float32, weights: Float32) -> tuple[Float32, Int]:
+def _pre_cluster(embeddings: Embeddings, rows: Int, weights: Float32) -> tuple[Float32, Int]:
     """Few enough embeddings for the tree: all, or the centroids of clusters in blocks; and the group of each."""
-    groups = np.arange(len(embeddings))
-    members, member_weights = embeddings, weights
-    while len(members) > MAX_CLUSTERED:
-        labels = np.zeros(len(members), np.int64)
-        n_labels = 0
-        for start in range(0, len(members), MAX_CLUSTERED):
-            block = slice(start, start + MAX_CLUSTERED)
-            merges = merge_tree(members[block], member_weights[block])
-            near = [merge for merge in merges if merge.distance <= BLOCK_DISTANCE]
-            labels[block] = n_labels + _labels(len(members[block]), near or merges[: len(merges) // 2])
-            n_labels = int(labels[block].max()) + 1
-        members = _centroids(members, member_weights, labels)
-        member_weights = np.bincount(labels, member_weights).astype(np.float32)
-        groups = labels[groups]
-    return members, groups
+    groups = np.arange(len(rows))
+    while len(rows) > MAX_CLUSTERED:
+        embeddings, labels = _cluster_blocks(embeddings, rows, weights)
+        weights = np.bincount(labels, weights).astype(np.float32)
+        rows, groups = np.arange(len(embeddings)), labels[groups]
+    return embeddings[rows].astype(np.float32), groups
+
+
+def _cluster_blocks(embeddings: Embeddings, rows: Int, weights: Float32) -> tuple[Float32, Int]:
+    """The centroids of the clusters of every block, and the cluster of each row."""
+    labels, centroids = np.zeros(len(rows), np.int64), []
+    n_labels = 0
+    for block in _blocks(len(rows), MAX_CLUSTERED):
+        members = embeddings[rows[block]].astype(np.float32)
+        merges = merge_tree(members, weights[block])
+        near = [merge for merge in merges if merge.distance <= BLOCK_DISTANCE]
+        found = _labels(len(members), near or merges[: len(merges) // 2])
+        centroids.append(_centroids(members, np.arange(len(members)), weights[block], found))
+        labels[block] = n_labels + found
+        n_labels += len(centroids[-1])
+    return np.concatenate(centroids), labels
+
+
+def _blocks(n: int, size: int = 4096) -> Iterator[slice]:
+    """Long arrays in parts, because they are kept in half precision and used in single."""
+    return (slice(start, start + size) for start in range(0, n, size))
 
 
 @dataclass(frozen=True)
@@ -146,13 +159,21 @@ def _speaker_counts(sizes: Int, merges: list[Merge], min_members: int) -> Int:
     return np.array(counts)
 
 
-def _centroids(embeddings: Float32, weights: Float32, labels: Int) -> Float32:
-    """[labels from 0 up, 256], of unit length."""
+def _centroids(embeddings: Embeddings, rows: Int, weights: Float32, labels: Int) -> Float32:
+    """[labels from 0 up, 256], of unit length; rows with the label -1 do not count."""
     sums = np.zeros((labels.max() + 1, embeddings.shape[1]), np.float32)
-    has_label = labels >= 0
-    np.add.at(sums, labels[has_label], embeddings[has_label] * weights[has_label, None])
+    for block in _blocks(len(rows)):
+        members = embeddings[rows[block]].astype(np.float32) * weights[block, None]
+        has_label = labels[block] >= 0
+        np.add.at(sums, labels[block][has_label], members[has_label])
     centroids: Float32 = sums / np.linalg.norm(sums, axis=1, keepdims=True)
     return centroids
+
+
+def _similarities(embeddings: Embeddings, centroids: Float32) -> Float32:
+    """[embeddings, centroids]"""
+    parts = [embeddings[block].astype(np.float32) @ centroids.T for block in _blocks(len(embeddings))]
+    return np.concatenate(parts)
 
 
 def _scores(similarities: Float32, clean_s: Float32, tracks: Int) -> Float32:

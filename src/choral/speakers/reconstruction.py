@@ -6,7 +6,7 @@ highest probability, find active. The whole recording is handled in spans, so th
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,20 +35,20 @@ class PieceSpeaker:
 
 
 def active_frames(
-    windows: Sequence[SegmentedWindow], pieces: Sequence[Sequence[PieceSpeaker]], n_speakers: int
+    windows: Sequence[SegmentedWindow], pieces_of: Callable[[int], Sequence[PieceSpeaker]], n_speakers: int
 ) -> Bool:
-    """[frames of the recording, speakers], from the pieces of each window."""
+    """[frames of the recording, speakers], from the pieces of each window, by its index."""
     n_frames = windows[-1].first_frame + N_FRAMES
     active = np.zeros((n_frames, n_speakers), np.bool_)
     for start in range(0, n_frames, SPAN_FRAMES):
         stop = min(start + SPAN_FRAMES, n_frames)
-        active[start:stop] = _active_span(windows, pieces, n_speakers, start, stop)
+        active[start:stop] = _active_span(windows, pieces_of, n_speakers, start, stop)
     return active
 
 
 def _active_span(
     windows: Sequence[SegmentedWindow],
-    pieces: Sequence[Sequence[PieceSpeaker]],
+    pieces_of: Callable[[int], Sequence[PieceSpeaker]],
     n_speakers: int,
     start: int,
     stop: int,
@@ -56,7 +56,7 @@ def _active_span(
     scores = np.zeros((stop - start, n_speakers), np.float32)
     speaking = np.zeros((stop - start, 2), np.float32)
     n_windows = np.zeros(stop - start, np.float32)
-    for window, pieces_here in zip(windows, pieces, strict=True):
+    for index, window in enumerate(windows):
         low, high = max(start, window.first_frame), min(stop, window.first_frame + N_FRAMES)
         if low >= high:
             continue
@@ -64,7 +64,7 @@ def _active_span(
         within = slice(low - window.first_frame, high - window.first_frame)
         n_windows[here] += 1
         speaking[here] += window.n_speaking[within]
-        scores[here] += _window_scores(window, pieces_here, n_speakers)[within]
+        scores[here] += _window_scores(window, pieces_of(index), n_speakers)[within]
     speaking /= 255 * np.maximum(n_windows, 1)[:, None]
     n_speaking = (speaking[:, 0] > MIN_SPEECH).astype(int) + (speaking[:, 1] > MIN_OVERLAP)
     return _loudest(scores, n_speaking)
