@@ -40,7 +40,11 @@ def samples(jfk: Path) -> np.ndarray[Any, Any]:
     ],
 )
 def test_transcribe(
-    pair: Pair, samples: np.ndarray[Any, Any], options: dict[str, Any], capsys: pytest.CaptureFixture[str]
+    pair: Pair,
+    samples: np.ndarray[Any, Any],
+    options: dict[str, Any],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     model = whisper.Whisper(pair.choral)
     found = whisper.transcribe(model, torch.from_numpy(samples), verbose=True, fp16=False, **options)
@@ -49,6 +53,14 @@ def test_transcribe(
     assert_close(found, expected)
     assert printed == capsys.readouterr().out
     assert "country" in printed
+    layout = {"max_line_width": 20, "highlight_words": True} if "word_timestamps" in options else {}
+    for writer, name in ((whisper.utils.get_writer, "found"), (original.utils.get_writer, "expected")):
+        (tmp_path / name).mkdir()
+        writer("all", str(tmp_path / name))(expected, "folder/talk.mp3", layout)
+    written = sorted((tmp_path / "expected").iterdir())
+    assert [path.suffix for path in written] == [".json", ".srt", ".tsv", ".txt", ".vtt"]
+    for path in written:
+        assert (tmp_path / "found" / path.name).read_bytes() == path.read_bytes()
 
 
 def assert_close(found: Any, expected: Any) -> None:

@@ -4,6 +4,7 @@
 `detect_language`, which take features, are not offered: Choral's engine takes audio.
 """
 
+from choral.compat.whisper import tokenizer, utils
 from choral.compat.whisper.audio import load_audio, log_mel_spectrogram, pad_or_trim
 from choral.compat.whisper.model import Whisper, available_models, load_model
 from choral.compat.whisper.transcribe import transcribe
@@ -17,5 +18,7 @@ __all__ = [
     "load_model",
     "log_mel_spectrogram",
     "pad_or_trim",
+    "tokenizer",
     "transcribe",
+    "utils",
 ]
