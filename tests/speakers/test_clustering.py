@@ -114,9 +114,9 @@ def test_merges_are_those_of_the_definition() -> None:
 
 def test_long_recordings_are_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     """The embeddings of ten hours take 85 MB in half precision; clustering needs less than that beside them."""
-    monkeypatch.setattr(clustering, "MAX_CLUSTERED", 100)
+    monkeypatch.setattr(clustering, "MAX_CLUSTERED", 50)
     generator = np.random.default_rng(0)
-    truth = np.tile(np.arange(4), 4_000)
+    truth = np.tile(np.arange(4), 2_000)
     vectors = 16 * np.eye(4, 256)[truth] + generator.normal(0, 0.5, (truth.size, 256))
     embeddings = (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float16)
     clean_s, tracks = np.full(truth.size, 3.0, np.float32), np.arange(truth.size)

@@ -90,7 +90,7 @@ def _cluster_blocks(embeddings: Embeddings, rows: Int, weights: Float32) -> tupl
     return np.concatenate(centroids), labels
 
 
-def _blocks(n: int, size: int = 4096) -> Iterator[slice]:
+def _blocks(n: int, size: int = 1024) -> Iterator[slice]:
     """Long arrays in parts, because they are kept in half precision and used in single."""
     return (slice(start, start + size) for start in range(0, n, size))
 
