@@ -11,6 +11,7 @@ from choral.audio import vad
 from choral.audio.recording import Recording
 from choral.audio.second_opinion import SecondOpinion
 from choral.audio.speech_spans import SpeechSpan
+from choral.bench.audio_effects import Effect, add_music, far, telephone
 from choral.longform.speech_windows import heard_in
 from choral.options import TranscribeOptions
 from media_files import read_clip
@@ -41,9 +42,19 @@ def test_only_loud_speech_is_found(clip: Float32) -> None:
     assert all(clip.size <= span.start < span.stop <= 2 * clip.size for span in found)
     level = float(np.sqrt(np.mean(clip**2)))
     tones = [np.sin(2 * np.pi * pitch * seconds) * np.exp(-3 * (seconds % 0.5)) for pitch in (220, 277, 330)]
-    others = [np.zeros(8 * RATE), rng.normal(0, level, 8 * RATE), np.sum(tones, axis=0) * level, 0.05 * clip]
+    others = [np.zeros(8 * RATE), rng.normal(0, level, 8 * RATE), np.sum(tones, axis=0) * level, 0.03 * clip]
     for other in others:
         assert found_after(clip, other.astype(np.float32)) == []
+
+
+@pytest.mark.speech
+@pytest.mark.parametrize("effect", [telephone, add_music, far])
+def test_speech_of_which_the_detector_is_not_sure_is_found(effect: Effect, speech_clips: list[Path]) -> None:
+    """It needs a level of its own and the lower threshold."""
+    clips = [(read_clip(path) / 32768).astype(np.float32) for path in speech_clips[:3]]
+    quiet = effect(0.1 * np.concatenate(clips), np.random.default_rng(1))
+    found = found_after(clips[0], quiet)
+    assert sum(span.stop - span.start for span in found) > 0.7 * quiet.size
 
 
 @pytest.mark.speech

@@ -139,7 +139,7 @@ def test_clips_outside_the_audio_give_one_warning(model: choral.Model, talk: np.
 
 
 def test_decoding_options_apply_to_batched_windows(model: choral.Model, talk: np.ndarray) -> None:
-    audio = talk[: 20 * RATE]
+    audio = talk[: 40 * RATE]
     plain = model.transcribe(audio, mode="batched")
     comma = next(t for s in plain.segments for t in s.tokens if model._transcriber.tokenizer.decode([t]) == ",")
     suppressed = model.transcribe(audio, mode="batched", suppress_tokens=(-1, comma))

@@ -23,19 +23,26 @@ NOISE = np.random.default_rng(1).normal(0, 0.1, N_FRAMES * FRAME_SAMPLES).astype
 NOISE_RECORDING = Recording.open(NOISE)
 
 
-def whole_windows(recording: Recording, parts: list[Clip]) -> list[Clip]:
+def whole_windows(recording: Recording, clip: Clip, parts: list[Clip]) -> list[Clip]:
     """Windows over the parts of one clip, all of which are known."""
     windows: list[Clip] = []
+
+    def with_pause_after(window: Clip, limit: int) -> Clip:
+        return Clip(window.start, min(window.start + 3000, window.stop + 200, limit, n_mel_frames(recording)))
+
     for part in parts:
-        start = part.start
+        start = max(part.start - 200, clip.start)
         if windows and (part.stop <= windows[-1].start + 3000 or part.start <= windows[-1].start + 2200):
             start = windows.pop().start
+        elif windows:
+            windows[-1] = with_pause_after(windows[-1], part.start)
+            start = max(start, windows[-1].stop)
         while part.stop - start > 3000:
             cut = quietest_frame(recording, start + 2200, start + 3000)
             windows.append(Clip(start, cut))
             start = cut
         windows.append(Clip(start, part.stop))
-    return windows
+    return [*windows[:-1], *(with_pause_after(window, clip.stop) for window in windows[-1:])]
 
 
 def whole_speech(spans: list[Clip]) -> list[Clip]:
@@ -50,7 +57,8 @@ def whole_speech(spans: list[Clip]) -> list[Clip]:
 
 
 def expected_windows(recording: Recording, clips: list[Clip], speech: list[Clip]) -> list[Clip]:
-    return [window for parts in intersect(clips, speech) for window in whole_windows(recording, parts)]
+    pairs = zip(clips, intersect(clips, speech), strict=True)
+    return [window for clip, parts in pairs for window in whole_windows(recording, clip, parts)]
 
 
 FEW_FRAMES = st.integers(1, 400)
@@ -196,7 +204,7 @@ def test_long_speech_is_cut_at_quiet_places() -> None:
 def test_neighbouring_parts_share_a_window() -> None:
     with Recording.open(np.ones(100 * RATE, dtype=np.float32)) as recording:
         windows = cut(recording, [Clip(0, 900), Clip(1200, 2000), Clip(2500, 2990), Clip(3100, 4000)])
-    assert windows == [Clip(0, 2990), Clip(3100, 4000)]
+    assert windows == [Clip(0, 3000), Clip(3000, 4200)]
 
 
 def test_a_part_that_does_not_fit_fills_the_window_before_it() -> None:
@@ -204,4 +212,4 @@ def test_a_part_that_does_not_fit_fills_the_window_before_it() -> None:
     audio[27 * RATE : 28 * RATE] = 0
     with Recording.open(audio) as recording:
         windows = cut(recording, [Clip(0, 900), Clip(1200, 4000)])
-    assert windows == [Clip(0, 2750), Clip(2750, 4000)]
+    assert windows == [Clip(0, 2750), Clip(2750, 4200)]

@@ -2,7 +2,8 @@
 
 Speech keeps its pauses, and short pauses do not end a part: times stay those of the recording, and the model gets the
 pauses that punctuation comes from. Neighbouring parts share a window, with the pause between them; one that does
-not fit is cut at a quiet position. No window crosses the border of a requested clip.
+not fit is cut at a quiet position. A window has some of the pauses around it, where the voice detector may have missed
+quiet speech. No window crosses the border of a requested clip.
 
 A window is returned as soon as no later audio can change it, so the windows do not depend on how the audio arrives.
 """
@@ -17,10 +18,11 @@ from choral.audio.recording import Recording
 from choral.audio.second_opinion import SecondOpinion
 from choral.audio.speech_spans import FRAME_SAMPLES
 from choral.audio.vad import PIECE_FRAMES, SpeechFinder
-from choral.longform.cuts import Clip, intersect, n_mel_frames, quietest_frame
+from choral.longform.cuts import NO_END, Clip, available_frames, intersect, n_mel_frames, quietest_frame
 from choral.options import TranscribeOptions
 
 MAX_PAUSE_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # a longer silence ends a part
+MAX_MARGIN_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # of a pause before and after a window, where there is room
 CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, searched for the quietest position
 PIECE_SAMPLES = PIECE_FRAMES * FRAME_SAMPLES
 
@@ -165,6 +167,7 @@ class WindowCutter:
         self._clips = list(reversed(clips))
         self._window: Clip | None = None  # of ended parts; the last part may belong to it too
         self._part: Clip | None = None
+        self._stop = 0  # of the window before, in the same clip
 
     @property
     def is_done(self) -> bool:
@@ -201,15 +204,20 @@ class WindowCutter:
             self._part = Clip(self._part.start, part.stop)
         else:
             self._end_part()
-            self._part = part
+            self._part = part if self._window else self._with_pause_before(part)
         while self._part.stop - (start := (self._window or self._part).start) > WINDOW_MEL_FRAMES:
             limit = start + WINDOW_MEL_FRAMES
             if self._window is not None and self._part.start > limit - CUT_SEARCH_FRAMES:
-                yield from self._release()
+                yield from self._release(self._part.start)
+                self._part = self._with_pause_before(self._part)
                 continue
             cut = quietest_frame(self._recording, limit - CUT_SEARCH_FRAMES, limit)
             yield Clip(start, cut)
-            self._window, self._part = None, Clip(cut, self._part.stop)
+            self._window, self._part, self._stop = None, Clip(cut, self._part.stop), cut
+
+    def _with_pause_before(self, part: Clip) -> Clip:
+        """The voice detector may miss quiet speech at the edge of a pause, so a window begins in the pause."""
+        return Clip(max(part.start - MAX_MARGIN_FRAMES, self._stop, self._clips[-1].start), part.stop)
 
     def _end_part(self) -> None:
         """The last part joins the window, which it fits."""
@@ -218,11 +226,16 @@ class WindowCutter:
             self._window, self._part = Clip(start, self._part.stop), None
 
     def _end_clip(self) -> Iterator[Clip]:
-        self._clips.pop()
+        clip = self._clips.pop()
         self._end_part()
-        yield from self._release()
+        yield from self._release(clip.stop)
+        self._stop = 0
 
-    def _release(self) -> Iterator[Clip]:
+    def _release(self, limit: int = NO_END) -> Iterator[Clip]:
+        """The window with as much of the pause after it as there is room for; no further than `limit`."""
         if self._window is not None:
-            yield self._window
+            start, stop = self._window.start, self._window.stop
+            stop = min(start + WINDOW_MEL_FRAMES, stop + MAX_MARGIN_FRAMES, limit)
+            self._stop = available_frames(self._recording, stop)
+            yield Clip(start, self._stop)
             self._window = None
