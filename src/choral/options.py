@@ -17,7 +17,7 @@ from choral.term_lists import MAX_LIST_CHARACTERS, read_hotwords, read_replaceme
 from choral.validation import check_fields, option
 
 Task = Literal["transcribe", "translate"]
-Mode = Literal["batched", "sequential"]
+Mode = Literal["auto", "batched", "sequential"]
 Priority = Literal["interactive", "batch"]  # batch work yields to interactive work but is never starved
 LoudnessKind = Literal["ebu", "rms"]
 Loudness = Literal["off", "ebu", "rms"]
@@ -56,9 +56,10 @@ class TranscribeOptions:
     )
     task: Task = option("transcribe", "transcribe in the spoken language, or translate to English")
     mode: Mode = option(
-        "sequential",
+        "auto",
         "sequential: OpenAI's algorithm, each window prompted with the previous text; "
-        "batched: cut at silences and decode all windows of a file together",
+        "batched: cut at silences and decode all windows of a file together; "
+        "auto: batched for audio longer than 30 s, unless the voice activity detector is disabled",
     )
     vad: bool | None = option(None, "skip silence found by the voice activity detector (default: only in batched mode)")
     vad_threshold: float = option(0.5, "speech probability above which audio counts as speech", within=(0, 1))

@@ -50,6 +50,16 @@ def test_all_text_is_found_at_the_right_times(model: choral.Model, talk: np.ndar
     assert second - first == pytest.approx(gap_s, abs=0.2)
 
 
+def test_auto_is_batched_for_more_than_one_window(model: choral.Model, talk: np.ndarray) -> None:
+    long, short = talk[: 45 * RATE], talk[: 30 * RATE]
+    texts = {mode: model.transcribe(long, mode=mode, temperature=0) for mode in ("batched", "sequential")}
+    assert texts["batched"].segments != texts["sequential"].segments
+    assert model.transcribe(long, temperature=0).segments == texts["batched"].segments
+    assert model.transcribe(long, vad=False, temperature=0).segments == texts["sequential"].segments
+    expected = model.transcribe(short, mode="sequential", temperature=0)
+    assert model.transcribe(short, temperature=0).segments == expected.segments
+
+
 def test_silence_gives_no_text(model: choral.Model) -> None:
     rng = np.random.default_rng(0)
     for audio in (np.zeros(40 * RATE, dtype=np.float32), rng.normal(0, 3e-4, 40 * RATE).astype(np.float32)):

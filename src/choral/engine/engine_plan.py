@@ -43,11 +43,11 @@ class EnginePlan:
 
 
 def optimize_for(n_inputs: int, options: TranscribeOptions) -> OptimizeFor:
-    """What a program with this many inputs needs. One sequential file has one window in the engine at a time."""
+    """What a program with this many inputs needs. One file, if it is short or sequential, is one window at a time."""
     # CTranslate2 cannot return log-probabilities for beams, and cannot boost hotwords.
     is_for_torch = (options.beam_size > 1 and options.token_logprobs) or bool(options.hotword_terms)
     is_wide = is_for_torch or max(options.beam_size, options.best_of) > CTRANSLATE2_CPU_SLOTS
-    return "latency" if n_inputs == 1 and options.mode == "sequential" and not is_wide else "throughput"
+    return "latency" if n_inputs == 1 and options.mode != "batched" and not is_wide else "throughput"
 
 
 def plan_engine(settings: EngineSettings) -> EnginePlan:

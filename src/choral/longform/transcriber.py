@@ -25,7 +25,7 @@ from choral.longform.speech_windows import heard_in, speech_in, windows_of
 from choral.model.dims import ModelDims
 from choral.model.languages import to_code
 from choral.model.tokenizer import Tokenizer
-from choral.options import Priority, TranscribeOptions
+from choral.options import Mode, Priority, TranscribeOptions
 from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
@@ -145,6 +145,8 @@ class Transcription:
         if (reason := self.reason_for_no_text()) is not None:
             self.warnings.append(reason)
             return
+        if self.options.mode == "auto":
+            self.options = replace(self.options, mode=self.best_mode())
         found = self.batched_chains() if self.options.mode == "batched" else self.sequential_chains()
         for chain in found:
             self.budgets.append(chain.budget)
@@ -154,6 +156,11 @@ class Transcription:
             self.warnings.append("the voice detector found no speech; use --no-vad to transcribe anyway")
         _ = self.recording.summary  # audio after the last clip can be damaged too
         self.progress.all_found()
+
+    def best_mode(self) -> Mode:
+        """Batched mode needs several windows to be faster, and the voice detector to be as good (docs/log.md)."""
+        is_long = self.recording.available(WINDOW_SAMPLES + 1) > WINDOW_SAMPLES
+        return "batched" if is_long and self.options.vad is not False else "sequential"
 
     def reason_for_no_text(self) -> str | None:
         if self.recording.available(MIN_SAMPLES) < MIN_SAMPLES:
