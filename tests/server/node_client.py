@@ -22,9 +22,9 @@ class Call:
 
 
 class Fields(dict[str, Any]):
-    """A JSON object whose fields are attributes, as in the Python client's results."""
+    """A JSON object whose fields are attributes, as in the Python client's results; one that is missing is None."""
 
-    __getattr__ = dict.__getitem__
+    __getattr__ = dict.get
 
 
 def run(folder: Path, url: str, calls: list[Call], api_key: str = "none") -> list[Fields]:

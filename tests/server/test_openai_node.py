@@ -35,9 +35,11 @@ def test_every_format_granularity_stream_language_prompt(
     wanted = {None: ask(client, jfk).text, PROMPT: ask(client, jfk, prompt=PROMPT).text}
     outcomes = run(openai_node, shared_server.url, [call_of(jfk, case) for case in MATRIX])
     for (name, granularities, is_stream, (_, prompt)), outcome in zip(MATRIX, outcomes, strict=True):
-        if (granularities and name != "verbose_json") or (is_stream and name != "json"):
+        if "word" in granularities and name != "verbose_json":
             assert (outcome.error.kind, outcome.error.status) == ("BadRequestError", 400)
-            assert outcome.error.param in ("stream", "timestamp_granularities")
+            assert outcome.error.param == "timestamp_granularities"
+        elif is_stream and name not in ("json", "text"):
+            assert outcome.answer == []  # the server does not stream, as at OpenAI, and this client waits for events
         elif is_stream:
             *deltas, done = outcome.answer
             assert {event.type for event in deltas} == {"transcript.text.delta"}
@@ -67,7 +69,7 @@ def test_translations_models_and_errors(
         shared_server.url,
         [
             Call("translations", str(spanish), fields={"response_format": "verbose_json"}),
-            Call("transcriptions", str(jfk), model="gpt-4o-transcribe"),
+            Call("transcriptions", str(jfk), model="gpt-4o"),
             Call("transcriptions", fields={"stream": True}),
             Call("transcriptions", str(jfk), fields={"language": "xx"}),
             Call("models.list"),

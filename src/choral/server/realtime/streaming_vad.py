@@ -13,6 +13,8 @@ from choral.audio.speech_spans import FRAME_SAMPLES, MIN_SPEECH_S, SpeechTracker
 from choral.audio.vad import VoiceDetector
 from choral.server.realtime.audio_formats import Int16
 
+BLOCK_SAMPLES = 256 * FRAME_SAMPLES  # 8 s: the detector needs many times the memory of its input
+
 
 @dataclass(frozen=True)
 class SpeechStart:
@@ -44,11 +46,11 @@ class StreamingVad:
         joined = np.concatenate([self.remainder, samples])
         n_whole = joined.size // FRAME_SAMPLES * FRAME_SAMPLES
         self.remainder = joined[n_whole:]
-        if not n_whole:
-            return
-        probabilities = self._detector.predict(as_float(joined[:n_whole])).tolist()
-        for frame, probability in zip(joined[:n_whole].reshape(-1, FRAME_SAMPLES), probabilities, strict=True):
-            yield frame, self._step(probability)
+        for start in range(0, n_whole, BLOCK_SAMPLES):
+            block = joined[start : min(start + BLOCK_SAMPLES, n_whole)]
+            probabilities = self._detector.predict(as_float(block)).tolist()
+            for frame, probability in zip(block.reshape(-1, FRAME_SAMPLES), probabilities, strict=True):
+                yield frame, self._step(probability)
 
     def _step(self, probability: float) -> SpeechChange:
         run = self._tracker.step(probability)

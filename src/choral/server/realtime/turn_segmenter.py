@@ -107,8 +107,8 @@ class TurnSegmenter:
         self.turn.append(samples)
         self.n_samples += samples.size
         self._pace.add(samples.size)
-        for _, change in self._vad.process(samples):
-            self._has_speech |= isinstance(change, SpeechStart)
+        if not self._has_speech:
+            self._has_speech = any(isinstance(change, SpeechStart) for _, change in self._vad.process(samples))
         if self._has_speech and self._pace.is_live and not self._is_reported:
             self._is_reported = True
             yield TurnStarted(self.turn)
