@@ -72,6 +72,10 @@ def test_options_accept_numpy_and_lists() -> None:
     assert (options.clip_timestamps, options.suppress_tokens) == ((0.0, 1.0), (-1, 5))
 
 
+def test_auto_means_that_the_language_is_detected() -> None:
+    assert TranscribeOptions(language="auto") == TranscribeOptions(language=" Auto") == TranscribeOptions()
+
+
 def test_every_text_and_list_is_bounded() -> None:
     for field in dataclasses.fields(TranscribeOptions):
         if field.name in ("hotwords", "replacements", "voices"):

@@ -43,7 +43,7 @@ class TranscribeOptions:
     """How one request is transcribed. Invalid values raise `UsageError` on construction."""
 
     language: str | None = option(
-        None, "spoken language, as a code or a name; detected when not given", max_length=MAX_NAME_CHARACTERS
+        None, "spoken language, as a code or a name; detected when not given, or auto", max_length=MAX_NAME_CHARACTERS
     )
     languages: tuple[str, ...] = option(
         (),
@@ -191,6 +191,8 @@ class TranscribeOptions:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        if self.language is not None and self.language.strip().lower() == "auto":
+            object.__setattr__(self, "language", None)
         _ = self.hotword_terms, self.replacement_terms  # raise for lists that cannot be read
         if self.retry_missed_speech and self.mode == "batched" and self.vad is False:
             raise UsageError("retry_missed_speech needs the voice detector in batched mode: omit vad or enable it")

@@ -14,9 +14,11 @@ from choral.cli.bench import add_folder, add_quiet, find_clips, pick_device, pro
 from choral.cli.console import write_stdout
 from choral.cli.shared_flags import add_machine_flags, engine_settings
 from choral.common.processor import default_threads
+from choral.errors import UsageError
 
 if TYPE_CHECKING:
     from choral.bench.clips import AudioClip
+    from choral.bench.corpus import LabelledClip
     from choral.bench.peer_configs import PeerSetup
     from choral.bench.peer_report import LoadReport
 
@@ -69,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     require_counts(arguments, callers=0, rounds=1, limit=1)
     wer.normaliser("en")  # fail before the work if the package is missing
-    labelled = find_clips(arguments.folder, arguments.limit, arguments.quiet)
     setup = make_setup(arguments)
+    labelled = known_to(setup.model, find_clips(arguments.folder, arguments.limit, arguments.quiet))
     short = long = None
     if arguments.callers:
         clips = short_clips(labelled, arguments.callers)
@@ -85,6 +87,16 @@ def run(arguments: argparse.Namespace) -> int:
     fields = {"model": setup.model, "threads": setup.threads, "timestamps": setup.timestamps}
     write_stdout(json_line("peers", {**fields, "short": short, "long": long, "targets": targets}) + "\n")
     return 0
+
+
+def known_to(model: Path, clips: Sequence[LabelledClip]) -> Sequence[LabelledClip]:
+    """The clips in a language that the model knows, by its name."""
+    if ".en" not in model.name:
+        return clips
+    english = [clip for clip in clips if clip.language in (None, "en", "english")]
+    if not english:
+        raise UsageError(f"{model.name} is English-only, and no clip is in English: choose another model or folder")
+    return english
 
 
 def read_long_clip(value: str, clips: Sequence[AudioClip]) -> AudioClip:
