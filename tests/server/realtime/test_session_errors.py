@@ -177,6 +177,8 @@ def test_format_cannot_change_during_a_turn(session: RealtimeClient) -> None:
     assert session.wait_for_error()["code"] == "input_audio_buffer_not_empty"
     session.send(f"{BUFFER}.clear")
     session.wait_for(f"{BUFFER}.cleared")
+    session.commit()
+    assert "the buffer has 0 ms of audio" in session.wait_for_error()["message"]
     session.configure(format=FORMATS["pcmu"])
 
 

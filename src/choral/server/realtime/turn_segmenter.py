@@ -101,6 +101,8 @@ class TurnSegmenter:
             self._trim(self.config.turn_detection)
 
     def _add_until_commit(self, samples: Int16) -> Iterator[TurnStarted]:
+        if not samples.size:
+            return
         if self.turn is None:
             self.turn = Turn(self.config.transcription, self.n_samples, AudioBuffer())
             self._pace = ArrivalPace()
