@@ -67,10 +67,12 @@ class SpeakerNetworks:
     def embed(self, frames: Float32, weights: Float32) -> Float32:
         """The embedding, of unit length, of frames that belong to a speaker with these weights (0 to 1)."""
         total = weights.sum()
-        mean = weights @ frames / total
-        variance = weights @ np.square(frames - mean) / np.maximum(total - np.square(weights).sum() / total, 1e-3)
+        # einsum uses no BLAS, whose threads would spin on products as small as these.
+        mean = np.einsum("f,fd->d", weights, frames) / total
+        spread = np.einsum("f,fd->d", weights, np.square(frames - mean))
+        variance = spread / np.maximum(total - np.square(weights).sum() / total, 1e-3)
         statistics = np.concatenate([mean, np.sqrt(variance + MIN_VARIANCE)])
-        embedding = self._weight @ statistics + self._bias - self._mean
+        embedding = np.einsum("ij,j->i", self._weight, statistics) + self._bias - self._mean
         unit: Float32 = embedding / np.linalg.norm(embedding)
         return unit
 
