@@ -28,7 +28,8 @@ LONG_SILENCE_VAD = {"type": "server_vad", "silence_duration_ms": 1_500}  # the p
 
 def transcribe_file(server: ServeProcess, clip: Int16Samples) -> str:
     files = {"file": ("talk.wav", encode(clip, "wav", "pcm_s16le"))}
-    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data={"model": "whisper-1"}, files=files, timeout=60)
+    fields = {"model": "whisper-1", "mode": "sequential"}  # as in live sessions, also for long audio
+    answer = httpx.post(f"{server.url}/v1/audio/transcriptions", data=fields, files=files, timeout=60)
     return str(answer.json()["text"])
 
 
