@@ -135,8 +135,8 @@ def test_batched_pipeline(models: Models, samples: Any) -> None:
     audio = np.concatenate([samples, np.zeros(16_000 * 12, np.float32), samples])
     segments, info = pipeline.transcribe(audio, batch_size=4, beam_size=1)
     first, second = segments
-    assert SENTENCE in first.text
-    assert SENTENCE in second.text
+    assert SENTENCE in first.text.lower()
+    assert SENTENCE in second.text.lower()
     assert first.end < 12 < 22 < second.start < second.end <= 34
     assert 20 < info.duration_after_vad < 24 < info.duration
     clips = [{"start": 0.0, "end": 11.0}, {"start": 23.0, "end": 34.0}]

@@ -81,7 +81,7 @@ slow = partial(pytest.param, marks=pytest.mark.slow)
 def test_long_recording(minutes: float, tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=minutes, seed=1)
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False)
-    found = tiny_en.choral.transcribe(audio, temperature=0.0)
+    found = tiny_en.choral.transcribe(audio, mode="sequential", temperature=0.0)
     assert found.duration > (minutes - 0.5) * 60
     compare(found.segments, expected["segments"])
     assert found.text == expected["text"]
@@ -105,7 +105,7 @@ def test_options(options: dict[str, Any], minutes: float, tiny_en: Pair, english
     choral_options = dict(options)
     if choral_options.pop("without_timestamps", False):
         choral_options["timestamps"] = False
-    found = tiny_en.choral.transcribe(audio, temperature=0.0, **choral_options)
+    found = tiny_en.choral.transcribe(audio, mode="sequential", temperature=0.0, **choral_options)
     compare(found.segments, expected["segments"])
     assert found.text == expected["text"]
 
@@ -114,7 +114,7 @@ def test_clip_timestamps(tiny_en: Pair, english: list[Path]) -> None:
     audio = joined(english, minutes=2, seed=9)
     clips = [5.0, 31.5, 40.0, 95.0]
     expected = tiny_en.oracle.transcribe(audio, temperature=0.0, fp16=False, clip_timestamps=clips)
-    found = tiny_en.choral.transcribe(audio, temperature=0.0, clip_timestamps=tuple(clips))
+    found = tiny_en.choral.transcribe(audio, mode="sequential", temperature=0.0, clip_timestamps=tuple(clips))
     compare(found.segments, expected["segments"])
 
 
@@ -125,7 +125,7 @@ def test_other_languages(language: str, tiny: Pair, prompts: Callable[[str, int]
     """With language detection and word timestamps: other alphabets and other punctuation."""
     audio = joined(list(prompts(language, 9)), minutes=1, seed=3)
     expected = tiny.oracle.transcribe(audio, temperature=0.0, fp16=False, word_timestamps=True)
-    found = tiny.choral.transcribe(audio, temperature=0.0, word_timestamps=True)
+    found = tiny.choral.transcribe(audio, mode="sequential", temperature=0.0, word_timestamps=True)
     assert found.language == expected["language"]
     compare(found.segments, expected["segments"])
 
@@ -133,5 +133,5 @@ def test_other_languages(language: str, tiny: Pair, prompts: Callable[[str, int]
 def test_translation(tiny: Pair, prompts: Callable[[str, int], tuple[Path, ...]]) -> None:
     audio = joined(list(prompts("es", 9)), minutes=1, seed=4)
     expected = tiny.oracle.transcribe(audio, temperature=0.0, fp16=False, task="translate", language="es")
-    found = tiny.choral.transcribe(audio, temperature=0.0, task="translate", language="es")
+    found = tiny.choral.transcribe(audio, mode="sequential", temperature=0.0, task="translate", language="es")
     compare(found.segments, expected["segments"])

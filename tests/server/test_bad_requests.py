@@ -65,7 +65,7 @@ def refusal(answer: httpx.Response, status: int, param: str | None) -> str:
         ({"include[]": "tokens"}, "include", "should be 'logprobs'"),
         ({"include[]": "logprobs", "response_format": "text"}, "include", "needs response_format json"),
         ({"word_timestamps": "true"}, "word_timestamps", "no effect on json"),
-        ({"mode": "fast"}, "mode", "should be 'batched' or 'sequential'"),
+        ({"mode": "fast"}, "mode", "should be 'auto', 'batched' or 'sequential'"),
         ({"priority": "now"}, "priority", "should be 'interactive' or 'batch'"),
         ({"loudness": "max"}, "loudness", "should be 'off', 'ebu' or 'rms'"),
         ({"chunking_strategy": "often"}, "chunking_strategy", '"auto" or an object'),

@@ -29,6 +29,7 @@ def call_of(jfk: Path, case: tuple[Any, ...]) -> Call:
     return Call("transcriptions", str(jfk), fields={key: value for key, value in fields.items() if value is not None})
 
 
+@pytest.mark.slow  # the Python client sends the same requests
 def test_every_format_granularity_stream_language_prompt(
     openai_node: Path, shared_server: ServeProcess, client: openai.OpenAI, jfk: Path
 ) -> None:

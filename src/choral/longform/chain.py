@@ -104,6 +104,8 @@ class Chain:
             return
         segments = [segment for segment in accepted.segments if not is_empty(segment)]
         [speech] = intersect([Clip(window.seek, self.seek)], self.speech)
+        if not options.timestamps:
+            segments = [within(segment, speech) for segment in segments]
         segments = yield from add_missed(segments, window, audio, speech, context, self.decode_missed)
         if options.multilingual:
             segments = [replace(segment, language=context.language) for segment in segments]
@@ -183,6 +185,14 @@ def first_half(window: WindowRange, recording: Recording) -> WindowRange:
     """Repetitive text is a loop, or somebody repeats himself: either way, halves of the window are easier."""
     third = window.n_frames // 3
     return WindowRange(window.seek, quietest_frame(recording, window.seek + third, window.stop - third) - window.seek)
+
+
+def within(segment: Segment, speech: Sequence[Clip]) -> Segment:
+    """A segment without timestamps is as long as its window: it begins and ends with what is heard there."""
+    if not speech:
+        return segment
+    start_s, end_s = speech[0].start / MEL_FRAMES_PER_SECOND, speech[-1].stop / MEL_FRAMES_PER_SECOND
+    return replace(segment, start=max(segment.start, start_s), end=min(segment.end, end_s))
 
 
 def is_empty(segment: Segment) -> bool:

@@ -21,6 +21,7 @@ from choral.server.realtime.turn import AudioBuffer, Turn
 MIN_TURN_MS = 100
 MAX_DETECTION_DELAY_S = 0.5  # from the start of speech to its detection, beyond the silence that ends a turn
 PACE_INTERVAL_S, MAX_LIVE_PACE = 1.0, 2.0  # audio that arrives faster is a recording, and is transcribed as a file
+MAX_LIVE_MESSAGE_S = 5.0
 KEPT_SILENCE_S = 5.0  # before the speech of a turn that the client commits
 DEFAULT_VAD = TurnDetection(type="server_vad")
 
@@ -109,6 +110,8 @@ class TurnSegmenter:
         self.turn.append(samples)
         self.n_samples += samples.size
         self._pace.add(samples.size)
+        if samples.size > MAX_LIVE_MESSAGE_S * SAMPLE_RATE:
+            self._has_speech = True  # not live: it is not searched, because that takes memory
         if not self._has_speech:
             self._has_speech = any(isinstance(change, SpeechStart) for _, change in self._vad.process(samples))
         if self._has_speech and self._pace.is_live and not self._is_reported:
