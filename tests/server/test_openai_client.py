@@ -226,7 +226,10 @@ def test_disconnect_frees_engine_slots(shared_server: ServeProcess, speech_clips
         while shared_server.metric("choral_http_requests_open") > 1 and time.monotonic() < deadline_s:
             time.sleep(0.01)
     assert shared_server.metric("choral_http_requests_open") == 1  # the one that asks
-    time.sleep(0.5)  # for the step that was under way
+    deadline_s = time.monotonic() + 3  # for the step that was under way
+    while shared_server.metric("choral_engine_windows_waiting") and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    time.sleep(0.5)
     n_tokens = shared_server.metric("choral_engine_tokens_total")
     time.sleep(0.5)
     assert shared_server.metric("choral_engine_tokens_total") == n_tokens
