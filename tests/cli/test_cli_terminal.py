@@ -99,7 +99,8 @@ def test_control_c_keeps_finished_and_partial_results(
 ) -> None:
     shutil.copy(speech_clips[0], tmp_path / "a.wav")
     shutil.copy(talk, tmp_path / "b.wav")
-    run = terminal("transcribe", "a.wav", "b.wav", "--model", tiny_en_pt, "--format", "verbose_json")
+    flags = ("--model", tiny_en_pt, "--format", "verbose_json", "--mode", "sequential")
+    run = terminal("transcribe", "a.wav", "b.wav", *flags)
     run.wait_for(
         lambda screen: screen.lines[:1] and screen.lines[0].startswith("a.wav → a.json") and screen.shows(B_MOVES)
     )

@@ -104,7 +104,7 @@ class Chain:
             return
         segments = [segment for segment in accepted.segments if not is_empty(segment)]
         [speech] = intersect([Clip(window.seek, self.seek)], self.speech)
-        if not options.timestamps:
+        if not options.timestamps and not options.word_timestamps:
             segments = [within(segment, speech) for segment in segments]
         segments = yield from add_missed(segments, window, audio, speech, context, self.decode_missed)
         if options.multilingual:
@@ -188,7 +188,7 @@ def first_half(window: WindowRange, recording: Recording) -> WindowRange:
 
 
 def within(segment: Segment, speech: Sequence[Clip]) -> Segment:
-    """A segment without timestamps is as long as its window: it begins and ends with what is heard there."""
+    """A segment without timestamps is as long as its window: it gets the times of what is heard there."""
     if not speech:
         return segment
     start_s, end_s = speech[0].start / MEL_FRAMES_PER_SECOND, speech[-1].stop / MEL_FRAMES_PER_SECOND

@@ -21,7 +21,7 @@ from choral.server.realtime.turn import AudioBuffer, Turn
 MIN_TURN_MS = 100
 MAX_DETECTION_DELAY_S = 0.5  # from the start of speech to its detection, beyond the silence that ends a turn
 PACE_INTERVAL_S, MAX_LIVE_PACE = 1.0, 2.0  # audio that arrives faster is a recording, and is transcribed as a file
-MAX_LIVE_MESSAGE_S = 5.0
+MAX_LIVE_MESSAGE_S = 20.0
 KEPT_SILENCE_S = 5.0  # before the speech of a turn that the client commits
 DEFAULT_VAD = TurnDetection(type="server_vad")
 
