@@ -39,7 +39,7 @@ class ServeProcess:
 
     def _read_greeting(self) -> str:
         assert self.process.stdout is not None
-        return "".join(self.process.stdout.readline().decode() for _ in range(4))
+        return "".join(self.process.stdout.readline().decode() for _ in range(5))
 
     @property
     def log(self) -> str:

@@ -26,6 +26,7 @@ from realtime_client import connect_error, connected
 from serve_process import ServeProcess
 
 ROUTE = "/v1/audio/transcriptions"
+DIALECT_PATHS = ("/asr", "/detect-language", "/inference", "/load")
 SENTENCE = "ask not what your country can do for you"
 
 
@@ -80,6 +81,8 @@ def test_keys_are_required_and_stored_as_hashes(guarded: ServeProcess, free_key:
     assert refused.value.code == "invalid_api_key"
     assert httpx.get(f"{guarded.url}/v1/models").json()["error"]["code"] == "no_api_key"
     assert httpx.get(f"{guarded.url}/metrics").status_code == 401
+    for path in DIALECT_PATHS:
+        assert httpx.post(f"{guarded.url}{path}").json()["error"]["code"] == "no_api_key"
     assert httpx.get(f"{guarded.url}/health/ready").status_code == 200
     with guarded.client(free_key) as client:
         assert client.models.retrieve("tiny.en").id == "tiny.en"

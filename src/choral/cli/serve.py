@@ -51,7 +51,7 @@ of other sites. docs/operate.md has a table of all limits, including those witho
 
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
-ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields")
+ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields", "dialects")
 NAME_FLAGS = ("alias", "any_model")
 LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",
@@ -201,5 +201,13 @@ def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
         f"  {service.runtime.plan}\n"
+        f"  {dialect_line(service.settings)}\n"
         f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )
+
+
+def dialect_line(settings: ServerSettings) -> str:
+    from choral.server.settings import DIALECTS
+
+    spoken = [dialect for dialect in DIALECTS if settings.speaks(dialect)]
+    return f"dialects: {', '.join(['openai', *spoken])}"

@@ -23,6 +23,7 @@ from choral.server import alignments, diarization_route, health, openai
 from choral.server.api_errors import add_error_handlers
 from choral.server.api_keys import ApiKeyStore
 from choral.server.cross_site import CrossSitePolicy
+from choral.server.dialects import asr_webservice, whisper_cpp
 from choral.server.jobs import routes as job_routes
 from choral.server.jobs.job_store import JobStore
 from choral.server.middleware import RequestMiddleware
@@ -31,6 +32,7 @@ from choral.server.quota import KeyQuotas
 from choral.server.realtime import client_secret_routes
 from choral.server.realtime import routes as realtime_routes
 from choral.server.service import Service
+from choral.server.settings import Dialect
 from choral.server.tracing import Tracing
 
 MakeRouter = Callable[[Service], APIRouter]
@@ -43,6 +45,10 @@ ROUTERS: tuple[MakeRouter, ...] = (
     health.make_router,
     page_routes.make_router,
 )
+DIALECT_ROUTERS: dict[Dialect, MakeRouter] = {
+    "asr": asr_webservice.make_router,
+    "whisper-cpp": whisper_cpp.make_router,
+}
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "warning")
 
 
@@ -61,7 +67,8 @@ def create_app(
         docs_url=None,  # its page loads assets from another host
         redoc_url=None,
     )
-    for make_router in ROUTERS:
+    dialects = [make_router for dialect, make_router in DIALECT_ROUTERS.items() if service.settings.speaks(dialect)]
+    for make_router in (*ROUTERS, *dialects):
         app.include_router(make_router(service))
     if jobs is not None:
         app.include_router(job_routes.make_router(service, jobs))

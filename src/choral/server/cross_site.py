@@ -22,7 +22,7 @@ from choral.server.settings import ServerSettings
 
 ANY = "*"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
-OPEN_PATHS = "/health/"  # load balancers use any name, and the answer is one word
+OPEN_PATHS = "/health"  # load balancers use any name, and the answer is one word
 # Nobody outside the network can make these resolve to an address in it; inside it, the server can be reached anyway.
 LOCAL_SUFFIXES = (".local", ".lan", ".internal", ".home.arpa")
 MAX_SHOWN_CHARACTERS = 100

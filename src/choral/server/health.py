@@ -85,6 +85,7 @@ def make_router(service: Service) -> APIRouter:
     async def live() -> StatusBody:
         return StatusBody(status="live")
 
+    @router.get("/health", include_in_schema=False, response_model_exclude_none=True)  # the name that many clients use
     @router.get(
         "/health/ready",
         summary="Whether the server accepts requests",

@@ -1,8 +1,9 @@
 """The outermost ASGI middleware: request id, authentication, quota, metrics, access log and the last error boundary.
 
 Requests that a browser sends for a page of another site are refused first (`cross_site`).
-API keys are checked before any of the body is read, under `/v1` and for `/metrics`; health checks and the page are
-open. A WebSocket counts as one request for as long as it lasts; a client secret is as good as the key it was made with.
+API keys are checked before any of the body is read, under `/v1`, for `/metrics` and the routes of dialects; health
+checks and the page are open. A WebSocket counts as one request for as long as it lasts; a client secret is as good as
+the key it was made with.
 """
 
 from __future__ import annotations
@@ -42,9 +43,9 @@ WEBSOCKET = "WEBSOCKET"  # in place of the method
 RESPONSE_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 SWITCHING_PROTOCOLS = 101
 WEBSOCKET_INTERNAL_ERROR = 1011
-AUTHENTICATED_PATHS = ("/v1/", "/metrics")
+AUTHENTICATED_PATHS = ("/v1/", "/metrics", "/asr", "/detect-language", "/inference", "/load")
 # Requested every few seconds: logged at DEBUG, not traced, and not delayed by a burst of other requests.
-POLLED_PATHS = ("/health/", "/metrics", "/v1/engine")
+POLLED_PATHS = ("/health", "/metrics", "/v1/engine")
 MAX_STARTS_PER_STEP = 4  # of the event loop; reading and submitting a small form takes up to a millisecond
 
 

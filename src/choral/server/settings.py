@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Literal
+from typing import Literal, get_args
 
 from choral.errors import UsageError
 from choral.jobs.job_states import KEEP_S, RETRY_S
@@ -19,6 +19,9 @@ MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 _TRUSTED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
 UnknownFields = Literal["refuse", "warn"]
+Dialect = Literal["asr", "whisper-cpp"]
+DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
+ALL_DIALECTS, NO_DIALECTS = "all", "none"
 REDIS_VARIABLE, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
 
 
@@ -41,6 +44,12 @@ class ServerSettings:
     any_model: bool = option(False, "answer to every model name")
     unknown_fields: UnknownFields = option(
         "warn", "what a transcription request with unknown fields gets: a Warning header that names them, or a 400"
+    )
+    dialects: tuple[str, ...] = option(
+        ("asr", "whisper-cpp"),
+        f"protocols of other servers to speak beside OpenAI's, separated by commas: {', '.join(DIALECTS)}; "
+        "all, or none (default: asr,whisper-cpp)",
+        metavar="NAME,…",
     )
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))
     max_audio_s: float = option(4 * HOUR_S, "longest accepted audio", metavar="SECONDS", within=(0.1, 100 * HOUR_S))
@@ -82,12 +91,18 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         check_fields(self)
+        for dialect in self.dialects:
+            if dialect not in (*DIALECTS, ALL_DIALECTS, NO_DIALECTS):
+                raise UsageError(f"there is no dialect {dialect!r}: choose from {', '.join(DIALECTS)}, all, or none")
         for origin in self.cors_origins:
             if origin != "*" and not origin.startswith(("http://", "https://")):
                 raise UsageError(f"origin {origin!r} must look like https://example.org, or be * for every origin")
         for host in self.trusted_hosts:
             if not _TRUSTED_HOST.fullmatch(host):
                 raise UsageError(f"trusted host {host!r} must be a name such as speech.example.org, without a port")
+
+    def speaks(self, dialect: Dialect) -> bool:
+        return dialect in self.dialects or ALL_DIALECTS in self.dialects
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -77,6 +77,10 @@ def make_router(service: Service) -> APIRouter:
     async def page() -> Response:
         return _file("index.html")
 
+    @router.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return _file("docs.html")
+
     @router.get("/page/{name}", include_in_schema=False)
     async def asset(name: str) -> Response:
         if name not in FILES:
