@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 import srt
 
+import local_server
 from audio.media_files import encode, read_clip
 from serve_process import ServeProcess
 
@@ -71,6 +73,44 @@ def test_whisper_cpp(shared_server: ServeProcess, jfk: Path) -> None:
     assert "serves tiny only" in answer.text
 
 
+def listen(server: ServeProcess, body: bytes, kind: str = "audio/wav", **query: Any) -> httpx.Response:
+    headers = {"content-type": kind, "authorization": "Token none"}
+    return httpx.post(f"{server.url}/v1/listen", params=query, content=body, headers=headers, timeout=120)
+
+
+def test_deepgram(shared_server: ServeProcess, jfk: Path) -> None:
+    query = {"model": "nova-3", "smart_format": "true", "utterances": "true", "detect_language": "true", "tag": "x"}
+    answer = listen(shared_server, jfk.read_bytes(), **query)
+    assert answer.status_code == 200, answer.text
+    assert "tag" in answer.headers["warning"]
+    fields = answer.json()
+    [channel] = fields["results"]["channels"]
+    [best] = channel["alternatives"]
+    assert (channel["detected_language"], WORDS in plain(best["transcript"])) == ("en", True)
+    assert [word["punctuated_word"] for word in best["words"]] == best["transcript"].split()
+    assert (best["words"][0]["word"], 0 < best["confidence"] <= 1) == ("and", True)
+    assert plain(" ".join(each["transcript"] for each in fields["results"]["utterances"])) == plain(best["transcript"])
+    assert fields["metadata"]["sha256"] == hashlib.sha256(jfk.read_bytes()).hexdigest()
+    raw = {"encoding": "linear16", "sample_rate": "16000", "channels": "1"}
+    fields = listen(shared_server, raw_samples(jfk), "application/octet-stream", **raw).json()
+    assert (fields["metadata"]["duration"], best["transcript"]) == (
+        11.0, fields["results"]["channels"][0]["alternatives"][0]["transcript"],
+    )  # fmt: skip
+    with local_server.serve() as files:
+        url = files.add("/jfk.wav", jfk.read_bytes())
+        fields = listen(shared_server, json.dumps({"url": url}).encode(), "application/json").json()
+    assert WORDS in plain(fields["results"]["channels"][0]["alternatives"][0]["transcript"])
+    for body, kind, given, status in (
+        (b"no audio" * 9, "audio/wav", {}, 400),
+        (b"", "audio/wav", {}, 400),
+        (b"{}", "application/json", {}, 400),
+        (b"x", "audio/wav", {"redact": "pci"}, 400),
+        (b"x", "audio/wav", {"model": "other"}, 404),
+        (bytes(3_000_001), "audio/wav", {}, 413),
+    ):
+        assert listen(shared_server, body, kind, **given).status_code == status
+
+
 @pytest.mark.parametrize(
     ("path", "name", "query", "status", "param"),
     [
@@ -104,4 +144,4 @@ def test_health_and_docs(shared_server: ServeProcess) -> None:
     page = httpx.get(f"{shared_server.url}/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "//" not in page.text.replace("<!doctype", "")  # nothing from other hosts
-    assert "openai, asr, whisper-cpp" in shared_server.greeting
+    assert "openai, asr, whisper-cpp, deepgram" in shared_server.greeting

@@ -26,7 +26,7 @@ from realtime_client import connect_error, connected
 from serve_process import ServeProcess
 
 ROUTE = "/v1/audio/transcriptions"
-DIALECT_PATHS = ("/asr", "/detect-language", "/inference", "/load")
+DIALECT_PATHS = ("/asr", "/detect-language", "/inference", "/load", "/v1/listen")
 SENTENCE = "ask not what your country can do for you"
 
 
@@ -90,6 +90,7 @@ def test_keys_are_required_and_stored_as_hashes(guarded: ServeProcess, free_key:
 
 def test_other_places_of_a_key(guarded: ServeProcess, free_key: str) -> None:
     """Headers of gateways; the query of a WebSocket, which no log has."""
+    assert httpx.get(f"{guarded.url}/v1/models", headers={"Authorization": f"Token {free_key}"}).status_code == 200
     for name in ("X-API-Key", "api-key"):
         assert httpx.get(f"{guarded.url}/v1/models", headers={name: free_key}).status_code == 200
     assert httpx.get(f"{guarded.url}/v1/models?api_key={free_key}").json()["error"]["code"] == "no_api_key"

@@ -11,6 +11,7 @@ from urllib.parse import unquote_plus
 from starlette.datastructures import Headers
 from starlette.types import Scope
 
+SCHEMES = ("bearer", "token")  # the second is Deepgram's
 KEY_HEADERS = ("x-api-key", "api-key")
 KEY_PROTOCOL = "openai-insecure-api-key."
 QUERY_KEYS = ("api_key", "api-key")
@@ -20,7 +21,7 @@ def take_secret(scope: Scope) -> str:
     """The key that was sent, or an empty string; the first place that has one counts."""
     headers = Headers(scope=scope)
     scheme, _, token = headers.get("authorization", "").partition(" ")
-    found = [token if scheme.lower() == "bearer" else "", *(headers.get(name, "") for name in KEY_HEADERS)]
+    found = [token if scheme.lower() in SCHEMES else "", *(headers.get(name, "") for name in KEY_HEADERS)]
     if scope["type"] == "websocket":
         protocols = [name for name in scope.get("subprotocols", ()) if name.startswith(KEY_PROTOCOL)]
         found += [name.removeprefix(KEY_PROTOCOL) for name in protocols]

@@ -19,7 +19,7 @@ MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 _TRUSTED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
 UnknownFields = Literal["refuse", "warn"]
-Dialect = Literal["asr", "whisper-cpp"]
+Dialect = Literal["asr", "whisper-cpp", "deepgram"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 ALL_DIALECTS, NO_DIALECTS = "all", "none"
 REDIS_VARIABLE, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
@@ -46,9 +46,9 @@ class ServerSettings:
         "warn", "what a transcription request with unknown fields gets: a Warning header that names them, or a 400"
     )
     dialects: tuple[str, ...] = option(
-        ("asr", "whisper-cpp"),
+        ("asr", "whisper-cpp", "deepgram"),
         f"protocols of other servers to speak beside OpenAI's, separated by commas: {', '.join(DIALECTS)}; "
-        "all, or none (default: asr,whisper-cpp)",
+        "all, or none (default: asr,whisper-cpp,deepgram)",
         metavar="NAME,…",
     )
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))

@@ -14,6 +14,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import PurePath
+from tempfile import SpooledTemporaryFile
 from typing import IO
 from urllib.parse import unquote_to_bytes
 
@@ -71,6 +72,25 @@ async def read_form(request: Request, settings: ServerSettings, slot: UploadSlot
     finally:
         for upload in uploads:
             _close(upload)
+
+
+@asynccontextmanager
+async def read_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncIterator[OpenFile]:
+    """The body as a file, for requests that are audio and no form; closed on exit."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > settings.max_upload_bytes:
+        raise _too_large(int(length), settings.max_upload_bytes)
+    spooled = SpooledTemporaryFile(max_size=MultiPartParser.spool_max_size)  # noqa: SIM115  closed below
+    upload = UploadFile(spooled, size=0)  # type: ignore[arg-type]
+    try:
+        with _as_api_errors():
+            async for piece in limited_body(request, settings, slot):
+                await upload.write(piece)
+            await upload.seek(0)
+            content = _content(upload)
+        yield _open_file(None, content)
+    finally:
+        _close(upload)
 
 
 async def limited_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncGenerator[bytes, None]:
