@@ -16,6 +16,7 @@ def shared_server(tiny_ggml: Path) -> Iterator[ServeProcess]:
     with running(
         "--model", "tiny", "--max-upload-bytes", LIMIT_BYTES, "--upload-stall-s", STALL_S, "--max-audio-s", 600,
         "--allowed-hosts", "127.0.0.1", "--processes", 2, "--alias", "house-model=tiny",
+        "--dialects", "all", "--wyoming-port", 0,
     ) as server:  # fmt: skip
         yield server
 

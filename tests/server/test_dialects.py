@@ -144,4 +144,4 @@ def test_health_and_docs(shared_server: ServeProcess) -> None:
     page = httpx.get(f"{shared_server.url}/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert "//" not in page.text.replace("<!doctype", "")  # nothing from other hosts
-    assert "openai, asr, whisper-cpp, deepgram" in shared_server.greeting
+    assert "openai, asr, whisper-cpp, deepgram, wyoming" in shared_server.greeting

@@ -8,7 +8,7 @@ import os
 import shlex
 import socket
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, closing, contextmanager
+from contextlib import AbstractContextManager, AsyncExitStack, closing, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +24,7 @@ from choral.cli.shared_flags import (
     engine_settings,
     load_model,
 )
+from choral.errors import UsageError
 
 if TYPE_CHECKING:
     from choral.api import Model
@@ -51,7 +52,7 @@ of other sites. docs/operate.md has a table of all limits, including those witho
 
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
-ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields", "dialects")
+ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields", "dialects", "wyoming_port")
 NAME_FLAGS = ("alias", "any_model")
 LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",
@@ -116,15 +117,18 @@ def run(arguments: argparse.Namespace) -> int:
     signing_key(os.environ.get(WEBHOOK_SECRET, ""))  # likewise if the webhook secret is malformed
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
+    if settings.speaks("wyoming") and keys.is_required:
+        raise UsageError("the dialect wyoming has no keys: leave it out, or serve it by a server without keys")
     limit_malloc_arenas()
     with (
         open_tracing(is_enabled=arguments.otel) as tracing,
         bind(settings.host, settings.port) as bound,
+        bind_wyoming(settings) as wyoming,
         closing(load_served_model(arguments)) as model,
     ):
         configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # after the progress bar is gone
         with asyncio.Runner(loop_factory=server_loop_factory()) as runner:
-            runner.run(serve(model, prep, settings, jobs, keys, bound, tracing))
+            runner.run(serve(model, prep, settings, jobs, keys, bound, tracing, wyoming))
     return 0
 
 
@@ -165,9 +169,11 @@ async def serve(
     keys: ApiKeyStore,
     bound: socket.socket,
     tracing: Tracing | None = None,
+    wyoming: socket.socket | None = None,
 ) -> None:
     from choral.common.malloc import frozen_gc
     from choral.server.app import create_app
+    from choral.server.dialects.wyoming import serve_wyoming
     from choral.server.jobs.job_billing import JobBilling
     from choral.server.jobs.job_store import open_job_store
     from choral.server.listener import BACKLOG, Listener
@@ -187,11 +193,13 @@ async def serve(
             listener = Listener(create_app(service, keys, store, quotas, tracing), service)
             stack.enter_context(frozen_gc())
             bound.listen(BACKLOG)  # clients can connect from here on
-            write_stdout(greeting(service, keys, bound))
+            if wyoming is not None:
+                await stack.enter_async_context(serve_wyoming(service, wyoming))
+            write_stdout(greeting(service, keys, bound, wyoming))
             await listener.serve([bound])
 
 
-def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
+def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket, wyoming: socket.socket | None) -> str:
     from choral.server.listener import local_url
 
     model, url = service.model, local_url(bound)
@@ -201,13 +209,20 @@ def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket) -> str:
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
         f"  {service.runtime.plan}\n"
-        f"  {dialect_line(service.settings)}\n"
+        f"  {dialect_line(service.settings, wyoming)}\n"
         f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )
 
 
-def dialect_line(settings: ServerSettings) -> str:
+def dialect_line(settings: ServerSettings, wyoming: socket.socket | None) -> str:
     from choral.server.settings import DIALECTS
 
-    spoken = [dialect for dialect in DIALECTS if settings.speaks(dialect)]
+    ports = {} if wyoming is None else {"wyoming": f" (port {wyoming.getsockname()[1]})"}
+    spoken = [dialect + ports.get(dialect, "") for dialect in DIALECTS if settings.speaks(dialect)]
     return f"dialects: {', '.join(['openai', *spoken])}"
+
+
+def bind_wyoming(settings: ServerSettings) -> AbstractContextManager[socket.socket | None]:
+    from choral.server.listener import bind
+
+    return bind(settings.host, settings.wyoming_port) if settings.speaks("wyoming") else nullcontext()

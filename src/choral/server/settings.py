@@ -19,7 +19,7 @@ MIB = 2**20
 HOUR_S, DAY_S = 3_600.0, 86_400.0
 _TRUSTED_HOST = re.compile(r"\*|(\*\.)?[\w-]+(\.[\w-]+)*|\[[0-9a-fA-F:.]+\]")
 UnknownFields = Literal["refuse", "warn"]
-Dialect = Literal["asr", "whisper-cpp", "deepgram"]
+Dialect = Literal["asr", "whisper-cpp", "deepgram", "wyoming"]
 DIALECTS: tuple[Dialect, ...] = get_args(Dialect)
 ALL_DIALECTS, NO_DIALECTS = "all", "none"
 REDIS_VARIABLE, FROM_ENVIRONMENT = "CHORAL_REDIS", "env"
@@ -50,6 +50,9 @@ class ServerSettings:
         f"protocols of other servers to speak beside OpenAI's, separated by commas: {', '.join(DIALECTS)}; "
         "all, or none (default: asr,whisper-cpp,deepgram)",
         metavar="NAME,…",
+    )
+    wyoming_port: int = option(
+        10_300, "port of the dialect wyoming, which has no keys; 0 picks a free one", within=(0, 65_535)
     )
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))
     max_audio_s: float = option(4 * HOUR_S, "longest accepted audio", metavar="SECONDS", within=(0.1, 100 * HOUR_S))

@@ -1,0 +1,255 @@
+"""Wyoming, the protocol of Home Assistant's voice assistants: a TCP port that takes audio and returns its transcript.
+
+A connection counts as a live session: their number, the time without a message and the largest message are limited
+as theirs, and a shutdown lets it finish. The audio goes to a temporary file and is transcribed like an upload when it
+ends. The protocol has no keys, so a server with keys does not offer it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from socket import socket
+from tempfile import TemporaryFile
+from typing import IO, Annotated, Any
+
+from pydantic import Field
+
+from choral import __version__
+from choral.audio.spool import cannot_store
+from choral.common.aio import cancel_tasks, close_in_thread
+from choral.errors import ChoralError
+from choral.model.languages import CODES
+from choral.options import TranscribeOptions
+from choral.server.api_errors import ApiError, to_api_error
+from choral.server.decoding_fields import MAX_KEYWORDS, Keyword
+from choral.server.dialects.dialect_request import LenientFields
+from choral.server.dialects.headerless import RawFormat
+from choral.server.dialects.wyoming_events import MAX_LINE_BYTES, WyomingError, WyomingEvent, read_event
+from choral.server.forms import SpokenLanguage, to_options, validate
+from choral.server.responses import TextAccumulator
+from choral.server.service import Service
+from choral.serving.input_sources import OpenFile
+from choral.transcript import Segment
+
+log = logging.getLogger("choral.server")
+PROJECT = {"name": "Choral", "url": ""}
+Terms = Annotated[list[Keyword] | None, Field(max_length=MAX_KEYWORDS)]
+
+
+class TranscribeFields(LenientFields):
+    language: SpokenLanguage = None
+    transcript_names: Terms = None
+    transcript_terms: Terms = None
+
+    def options(self) -> TranscribeOptions:
+        hotwords = (*(self.transcript_names or ()), *(self.transcript_terms or ()))
+        return to_options(language=self.language, hotwords=hotwords or None)
+
+
+class AudioFields(LenientFields):
+    rate: int = Field(16_000, ge=1_000, le=192_000)
+    width: int = Field(2, ge=2, le=2, description="bytes per sample")
+    channels: int = Field(1, ge=1, le=8)
+
+
+class ClientLeft(Exception):
+    """The connection ended before its transcript was ready."""
+
+
+class WyomingConnection:
+    def __init__(self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._service, self._settings = service, service.settings
+        self._reader, self._writer = reader, writer
+        self._next: asyncio.Task[WyomingEvent | None] | None = None  # read ahead while a transcription runs
+        self._is_draining = asyncio.Event()
+        self._options = TranscribeOptions()
+        self._raw = RawFormat()
+        self._audio: IO[bytes] | None = None
+        self._n_bytes = 0
+
+    def drain(self) -> None:
+        self._is_draining.set()
+
+    async def run(self) -> None:
+        """Serve the connection until either side ends it."""
+        try:
+            while (event := await self._receive()) is not None:
+                await self._handle(event)
+        except ClientLeft:
+            pass
+        except WyomingError as error:
+            await self.send("error", text=str(error), code="invalid_event")
+        except ChoralError as error:
+            api_error = to_api_error(error)
+            await self.send("error", text=str(api_error), code=api_error.code)
+        finally:
+            self._discard_audio()
+            if self._next is not None:
+                await cancel_tasks([self._next])
+
+    async def _receive(self) -> WyomingEvent | None:
+        """The next event; None at the end, after the idle timeout, and when the server shuts down."""
+        reading, self._next = self._next or self._read_ahead(), None
+        draining = asyncio.create_task(self._is_draining.wait())
+        try:
+            idle_s = self._settings.realtime_idle_s
+            await asyncio.wait([reading, draining], timeout=idle_s, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else None
+        finally:
+            await cancel_tasks([reading, draining])
+
+    def _read_ahead(self) -> asyncio.Task[WyomingEvent | None]:
+        return asyncio.create_task(read_event(self._reader, self._settings.realtime_message_bytes))
+
+    async def _handle(self, event: WyomingEvent) -> None:
+        match event.type:
+            case "describe":
+                await self.send("info", **_info(self._service))
+            case "ping":
+                await self.send("pong", text=event.data.get("text"))
+            case "transcribe":
+                self._options = validate(TranscribeFields, event.data).options()
+                self._service.require_supported(self._options, task_param="task")
+            case "audio-start":
+                self._start_audio(validate(AudioFields, event.data))
+            case "audio-chunk":
+                self._append(event)
+            case "audio-stop":
+                await self._transcribe()
+            case _:
+                pass  # the protocol grows: unknown events are dropped
+
+    def _start_audio(self, fields: AudioFields) -> None:
+        self._discard_audio()
+        self._service.requests.require_capacity()
+        self._raw = RawFormat("linear16", fields.rate, fields.channels)
+        try:
+            self._audio = TemporaryFile()  # noqa: SIM115  closed in `_discard_audio`
+            self._audio.write(self._raw.wav_header(0))
+        except OSError as error:
+            raise cannot_store(error) from error
+
+    def _append(self, event: WyomingEvent) -> None:
+        if self._audio is None:
+            self._start_audio(validate(AudioFields, event.data))
+        assert self._audio is not None
+        self._n_bytes += len(event.payload)
+        too_long = self._n_bytes / self._raw.bytes_per_s > self._settings.max_audio_s
+        if self._n_bytes > self._settings.max_upload_bytes or too_long:
+            raise ApiError("the audio is too long for this server", status=413, code="request_too_large")
+        try:
+            self._audio.write(event.payload)
+        except OSError as error:
+            raise cannot_store(error) from error
+
+    async def _transcribe(self) -> None:
+        """The text in chunks as it becomes final, and as a whole for clients that do not know these."""
+        text = TextAccumulator()
+        chunks: asyncio.Queue[str | None] = asyncio.Queue()
+
+        def add(segment: Segment) -> None:
+            chunks.put_nowait(text.add(segment.text))
+
+        await self.send("transcript-start", **self._language_fields(self._options.language))
+        language = self._options.language
+        if self._audio is not None and self._n_bytes:
+            self._audio.seek(0)
+            self._audio.write(self._raw.wav_header(self._n_bytes))
+            self._audio.flush()
+            audio = OpenFile("the audio.wav", self._audio)
+            work = self._service.transcribe(audio, self._options, client_waits=True, on_segment=add)
+            sender = asyncio.create_task(self._send_chunks(chunks))
+            try:
+                language = (await self._unless_left(work)).language
+                chunks.put_nowait(None)
+                await sender
+            finally:
+                await cancel_tasks([sender])
+        self._discard_audio()
+        await self.send("transcript", text=text.text, **self._language_fields(language))
+        await self.send("transcript-stop")
+
+    def _language_fields(self, language: str | None) -> dict[str, str]:
+        return {} if language is None else {"language": language}
+
+    async def _send_chunks(self, chunks: asyncio.Queue[str | None]) -> None:
+        while (chunk := await chunks.get()) is not None:
+            if chunk:
+                await self.send("transcript-chunk", text=chunk)
+
+    async def _unless_left(self, work: Coroutine[Any, Any, Any]) -> Any:
+        """The result of the work, which is cancelled if the client leaves; an event that comes early is kept."""
+        working = asyncio.create_task(work)
+        self._next = self._read_ahead()
+        try:
+            await asyncio.wait([working, self._next], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and self._next.result() is None:
+                raise ClientLeft
+            return await working
+        finally:
+            await cancel_tasks([working])
+
+    async def send(self, kind: str, **data: Any) -> None:
+        self._writer.write(WyomingEvent(kind, data).encode())
+        try:
+            async with asyncio.timeout(self._settings.realtime_send_s):
+                await self._writer.drain()
+        except (TimeoutError, ConnectionError) as error:
+            self._writer.transport.abort()
+            raise ClientLeft from error
+
+    def _discard_audio(self) -> None:
+        if self._audio is not None:
+            close_in_thread(self._audio)
+        self._audio, self._n_bytes = None, 0
+
+
+def _info(service: Service) -> dict[str, Any]:
+    about = {"attribution": PROJECT, "installed": True, "version": __version__}
+    languages = list(CODES) if service.model.is_multilingual else ["en"]
+    model = {"name": service.model_id, "description": service.model_id, "languages": languages, **about}
+    program = {
+        "name": "choral",
+        "description": "Speech to text with Whisper models",
+        "models": [model],
+        "supports_transcript_streaming": True,
+        **about,
+    }
+    return {"asr": [program], "tts": [], "handle": [], "intent": [], "wake": [], "mic": [], "snd": []}
+
+
+@asynccontextmanager
+async def serve_wyoming(service: Service, bound: socket) -> AsyncIterator[None]:
+    """Accept connections on this socket until the exit, which ends those that a drain has not."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.add(task)
+        connection = WyomingConnection(service, reader, writer)
+        try:
+            service.realtime.admission.require_capacity()
+            with service.realtime.register(connection.drain):
+                await connection.run()
+        except ChoralError as error:
+            with contextlib.suppress(ClientLeft):
+                await connection.send("error", text=str(error), code=to_api_error(error).code)
+        except ClientLeft:
+            pass
+        except Exception:  # a bug ends the connection, not the server
+            log.exception("internal error in a Wyoming connection: please report it")
+        finally:
+            tasks.discard(task)
+            writer.close()
+
+    server = await asyncio.start_server(handle, sock=bound, limit=MAX_LINE_BYTES)
+    try:
+        yield
+    finally:
+        server.close()
+        await cancel_tasks(tasks)
