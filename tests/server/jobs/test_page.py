@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -221,6 +223,32 @@ def stop_and_read(page: Page) -> None:
     page.get_by_role("button", name="Stop").click()
     expect(page.locator("#edit")).to_be_enabled(timeout=WITHIN_MS)
     expect(page.locator("#text")).to_contain_text(SPOKEN)
+
+
+def test_connect_panel_has_lines_that_work(open_page: Callable[..., Page], job_server: ServeProcess, jfk: Path) -> None:
+    """For each app the address of this server; the lines for curl and Python are run as they are."""
+    page = open_page(viewport=PHONE)
+    page.get_by_role("button", name="Connect").click()
+    lines = page.locator("#connect-lines")
+    apps = page.locator("#connect-app option").all_text_contents()
+    assert {"Open WebUI", "Home Assistant", "LiveKit", "Pipecat", "n8n", "Bazarr"} < set(apps)
+    shown = {}
+    for app in apps:
+        page.select_option("#connect-app", app)
+        shown[app] = lines.inner_text()
+        assert ("127.0.0.1" if app == "Home Assistant" else job_server.url) in shown[app], app
+    require_accessible(page)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    for command in (["bash", "-c", shown["curl"]], [sys.executable, "-c", shown["Python"]]):
+        command[-1] = command[-1].replace("talk.mp3", str(jfk))
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert SPOKEN.search(done.stdout), done.stderr
+    page.get_by_role("button", name="Close").last.click()
+    expect(page.locator("#connect-dialog")).to_be_hidden()
+    page.goto("/docs")
+    page.locator("summary", has_text="/v1/audio/transcriptions").click()
+    expect(page.locator("details[open] table").first).to_contain_text("response_format")
+    require_accessible(page)
 
 
 def test_page_loads_only_own_files(http: httpx.Client) -> None:

@@ -1,5 +1,6 @@
 // The page: creates jobs from files and recordings, lists them, and opens them in the reader.
 
+import { setUpConnect } from "./connect.js";
 import { announce, find, make, showNotice } from "./dom.js";
 import { setUpEngine } from "./engine.js";
 import { Job } from "./job.js";
@@ -113,6 +114,7 @@ addEventListener("drop", (event) => {
 
 showOptionsHint(); // a browser may restore a form
 setUpRecorder({ begin: add, end: finishRecording, options: selectedOptions });
+setUpConnect();
 setUpEngine(setLanguages);
 try {
   for (const stored of await allJobs()) {
