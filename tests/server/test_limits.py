@@ -35,4 +35,4 @@ def test_limit_is_in_the_table(name: str, default: float) -> None:
 def test_every_numeric_setting_of_the_server_is_a_flag() -> None:
     fields = dataclasses.fields(ServerSettings)
     numeric = {field.name for field in fields if type(field.default) in (int, float)}
-    assert numeric - {"port"} == set(serve.LIMIT_FLAGS + serve.REALTIME_FLAGS)
+    assert numeric - {"port", "wyoming_port"} == set(serve.LIMIT_FLAGS + serve.REALTIME_FLAGS)
