@@ -17,6 +17,7 @@ from choral.errors import UsageError
 from choral.longform.alignment import start_alignment
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.progress_reporter import OnProgress
+from choral.longform.token_logprobs import text_tokens
 from choral.longform.transcriber import AnyTranscription, Transcriber, detect_language
 from choral.options import Priority, TranscribeOptions
 from choral.speakers.voice_options import options_by_name
@@ -229,10 +230,7 @@ class Model:
 
     def text_tokens(self, segment: Segment) -> list[Token]:
         """The text tokens of a segment with their log-probabilities; needs `token_logprobs=True`."""
-        if segment.token_logprobs is None:
-            raise UsageError("this segment has no token log-probabilities: transcribe with token_logprobs=True")
-        tokenizer, pairs = self._transcriber.tokenizer, zip(segment.tokens, segment.token_logprobs, strict=True)
-        return [Token(tokenizer.token_bytes(token), logprob) for token, logprob in pairs if token < tokenizer.eot]
+        return text_tokens(segment, self._transcriber.tokenizer)
 
     def detect_language(self, audio: AudioInput | Recording) -> dict[str, float]:
         """The probability of each language in the first 30 s, most probable first."""

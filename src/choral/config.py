@@ -26,6 +26,7 @@ class EngineSettings:
     encoder_budget: int = option(32_768, "frames per encoder step; a window has 1,500", within=(1, 2**31))
     slots: int = option(0, "slots in the decoder's batch; 0: chosen for the device and its memory", within=(0, 4096))
     cache_bytes: int = option(-1, "size of the encoder cache; -1: chosen for the memory", within=(-1, 2**50))
+    memory_share: float = option(1.0, "share of the free memory to plan slots and cache for", within=(0.001, 1))
     queue_limit: int = option(4096, "windows that may wait before new callers are refused", within=(1, MAX_QUEUE_LIMIT))
     optimize_for: OptimizeFor = option("latency", "latency: one file at a time; throughput: many windows at a time")
     warm_up: bool | None = option(None, "run the largest step before the first request; None: only on a GPU")

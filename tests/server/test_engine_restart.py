@@ -22,6 +22,7 @@ from choral.serving.input_sources import OpenFile
 from choral.serving.runtime import Runtime
 from choral.serving.settings import ServingSettings
 from choral.serving.supervised_engine import SupervisedEngine
+from one_model import service_of
 
 
 async def wait_until(condition: Callable[[], bool], limit_s: float = 90.0) -> None:
@@ -31,15 +32,15 @@ async def wait_until(condition: Callable[[], bool], limit_s: float = 90.0) -> No
 
 
 def test_killed_engine_fails_its_requests_and_is_started_again(tiny_en_pt: Path, jfk: Path) -> None:
-    async def run(service: Service, engine: SupervisedEngine) -> None:
+    async def run(service: Service, model: Model, engine: SupervisedEngine) -> None:
         readiness = Readiness(service)
-        await readiness.self_test()
+        await readiness.self_test(service.models.loaded[0])
         assert readiness.status == "ready"
         with jfk.open("rb") as file:
             audio = OpenFile("jfk.wav", file)
-            n_steps = service.model.stats.steps
+            n_steps = model.stats.steps
             running = asyncio.create_task(service.transcribe(audio, TranscribeOptions(beam_size=5)))
-            await wait_until(lambda: service.model.stats.steps > n_steps)
+            await wait_until(lambda: model.stats.steps > n_steps)
             first_pid = engine.pid
             os.kill(first_pid, signal.SIGKILL)
             with pytest.raises(EngineClosed):
@@ -51,11 +52,12 @@ def test_killed_engine_fails_its_requests_and_is_started_again(tiny_en_pt: Path,
             assert engine.pid != first_pid
             transcript = await asyncio.wait_for(service.transcribe(audio, TranscribeOptions()), 90)
         assert "country" in transcript.text
-        assert service.model.stats.windows > 0
+        assert model.stats.windows > 0
 
     with (
         closing(SupervisedEngine(str(tiny_en_pt), EngineSettings(engine="torch", device="cpu", threads=1))) as engine,
         Runtime.for_service(engine.transcriber, ServingSettings(processes=1), 4) as runtime,
     ):
         assert "the engine has a process of its own" in str(runtime.plan)
-        asyncio.run(run(Service.of(Model("tiny.en", engine, engine.transcriber), runtime, ServerSettings()), engine))
+        model = Model("tiny.en", engine, engine.transcriber)
+        asyncio.run(run(service_of(model, runtime, ServerSettings()), model, engine))

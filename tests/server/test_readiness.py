@@ -18,10 +18,10 @@ from choral.engine import group
 from choral.engine.failure_streak import MAX_FAILURES
 from choral.errors import WindowFailed
 from choral.server import health
-from choral.server.service import Service
 from choral.server.settings import ServerSettings
 from choral.serving.runtime import Runtime
 from choral.serving.settings import ServingSettings
+from one_model import service_of
 
 BROKEN = "CUDA error: an illegal memory access was encountered"
 
@@ -42,7 +42,7 @@ def client(model: choral.Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Tes
 @contextmanager
 def readiness_client(model: choral.Model) -> Iterator[TestClient]:
     with Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime:
-        router = health.make_router(Service.of(model, runtime, ServerSettings()))
+        router = health.make_router(service_of(model, runtime, ServerSettings()))
         app = FastAPI()
         app.include_router(router)
         with TestClient(app) as client:
@@ -101,7 +101,7 @@ def test_a_server_is_ready_while_one_of_its_devices_works(tiny_en_ct2: Path, mon
     settings = choral.EngineSettings(engine="ctranslate2", devices="cpu,cpu", threads=1)
     with choral.load(str(tiny_en_ct2), settings=settings) as model, readiness_client(model) as client:
         assert until_ready_is(client, 200) == {"status": "ready"}
-        assert 'choral_engine_device_up{device="cpu"} 1.0' in client.get("/metrics").text
+        assert 'choral_engine_device_up{device="cpu",model="tiny.en"} 1.0' in client.get("/metrics").text
         with monkeypatch.context() as broken:
             broken.setattr(model._engine._engines[0]._loop.runner, "encode", fail)  # type: ignore[union-attr]
             for seed in range(MAX_FAILURES):
@@ -111,7 +111,7 @@ def test_a_server_is_ready_while_one_of_its_devices_works(tiny_en_ct2: Path, mon
             response = client.get("/health/ready")
             assert (response.status_code, response.json()["status"]) == (200, "ready")
             assert BROKEN in response.json()["failed_devices"]["cpu"]
-            assert 'choral_engine_device_up{device="cpu"} 0.0' in client.get("/metrics").text
+            assert 'choral_engine_device_up{device="cpu",model="tiny.en"} 0.0' in client.get("/metrics").text
         model.transcribe(noise(0), temperature=0)  # a self-test goes with it
         deadline_s = time.monotonic() + 30
         while client.get("/health/ready").json() != {"status": "ready"}:

@@ -238,7 +238,7 @@ def test_request_ids_cors_metrics_and_logs(guarded: ServeProcess, free_key: str)
         assert name in metrics
     slots = re.search(r"(\d+) slots", guarded.greeting)
     assert slots is not None
-    assert f"choral_engine_slots {slots[1]}.0" in metrics
+    assert f'choral_engine_slots{{model="tiny.en"}} {slots[1]}.0' in metrics
     lines = [json.loads(line) for line in guarded.log.splitlines() if line.startswith("{")]
     assert "GET /v1/models: 200" in next(line["message"] for line in lines if line.get("request") == "mine-1")
 

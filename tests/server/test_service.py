@@ -29,6 +29,7 @@ from choral.serving.runtime import NO_BACKLOG, Runtime
 from choral.serving.settings import ServingSettings
 from choral.transcript import Segment
 from media_files import read_clip, wav
+from one_model import service_of
 
 
 def test_text_accumulator_strips_and_joins() -> None:
@@ -70,12 +71,12 @@ def model(tiny_en_pt: Path) -> Iterator[choral.Model]:
 
 
 def test_cancelled_requests_leave_before_the_next_step(model: choral.Model, jfk: Path, tmp_path: Path) -> None:
-    async def run(service: Service, nothing: Path) -> None:
+    async def run(service: Service, runtime: Runtime, nothing: Path) -> None:
         options = TranscribeOptions(beam_size=5)
         with jfk.open("rb") as file:
             audio = OpenFile("jfk.wav", file)
             task = asyncio.create_task(service.transcribe(audio, options))
-            while service.model.stats.steps == 0:
+            while model.stats.steps == 0:
                 await asyncio.sleep(0.01)
             with pytest.raises(QueueFull, match="1 requests are already in progress"):
                 await service.transcribe(audio, options)
@@ -83,11 +84,11 @@ def test_cancelled_requests_leave_before_the_next_step(model: choral.Model, jfk:
             with pytest.raises(asyncio.CancelledError):
                 await task
             assert service.requests.n_active == 0
-            steps, deadline_s = service.model.stats.steps, time.monotonic() + 60
-            while service.model.stats.cancelled == 0 and time.monotonic() < deadline_s:
+            steps, deadline_s = model.stats.steps, time.monotonic() + 60
+            while model.stats.cancelled == 0 and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.001)
-            assert service.model.stats.cancelled == 1
-            assert service.model.stats.steps <= steps + 2
+            assert model.stats.cancelled == 1
+            assert model.stats.steps <= steps + 2
             with pytest.raises(ZeroDivisionError):
                 await service.transcribe(audio, options, on_duration=lambda duration_s: 1 // 0)
             told: list[Segment | float] = []
@@ -95,14 +96,14 @@ def test_cancelled_requests_leave_before_the_next_step(model: choral.Model, jfk:
                 audio, TranscribeOptions(), on_segment=told.append, on_duration=told.append
             )
             assert told == [transcript.duration, *transcript.segments]
-            while service.runtime.backlog != NO_BACKLOG and time.monotonic() < deadline_s:
+            while runtime.backlog != NO_BACKLOG and time.monotonic() < deadline_s:
                 await asyncio.sleep(0.001)
-            assert service.runtime.backlog == NO_BACKLOG  # the refused request is gone too
+            assert runtime.backlog == NO_BACKLOG  # the refused request is gone too
             with nothing.open("wb+") as empty, pytest.raises(AudioEmpty, match=r"nothing\.mp3 is empty"):
                 await service.transcribe(OpenFile("nothing.mp3", empty), options)
 
     with Runtime.for_service(model.transcriber, ServingSettings(processes=1), 8) as runtime:
-        asyncio.run(run(Service.of(model, runtime, ServerSettings(queue_limit=1)), tmp_path / "empty"))
+        asyncio.run(run(service_of(model, runtime, ServerSettings(queue_limit=1)), runtime, tmp_path / "empty"))
 
 
 def decode_and_wait(
@@ -148,4 +149,4 @@ def test_text_comes_while_audio_is_decoded_unless_it_may_be_refused(
 
     settings = ServingSettings(processes=1)
     with Runtime.for_service(model.transcriber, settings, 8, decode=decode_and_wait) as runtime:
-        asyncio.run(run(Service.of(model, runtime, ServerSettings())))
+        asyncio.run(run(service_of(model, runtime, ServerSettings())))

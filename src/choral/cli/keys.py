@@ -32,6 +32,7 @@ def add_arguments(parser: Parser) -> None:
         command.add_argument("--file", type=Path, required=True, metavar="FILE", help="file with the keys")
         if name == "add":
             add_flags(command.add_argument_group("limits"), ApiKey, LIMITS)
+            add_flags(command.add_argument_group("rights"), ApiKey, ("admin",))
 
 
 def run_add(arguments: argparse.Namespace) -> int:
@@ -45,8 +46,8 @@ def run_add(arguments: argparse.Namespace) -> int:
     secret = new_secret()
     if arguments.name == COMMAND_LINE_NAME:
         raise UsageError(f"{arguments.name!r} is the name of the key in --api-key: choose another name")
-    limits = {name: value for name, value in given_options(arguments, ApiKey).items() if name in LIMITS}
-    write_keys(arguments.file, (*keys, ApiKey(name=arguments.name, sha256=hash_secret(secret), **limits)))
+    given = {name: value for name, value in given_options(arguments, ApiKey).items() if name in (*LIMITS, "admin")}
+    write_keys(arguments.file, (*keys, ApiKey(name=arguments.name, sha256=hash_secret(secret), **given)))
     write_stdout(f"{secret}\n")
     return 0
 
@@ -54,8 +55,10 @@ def run_add(arguments: argparse.Namespace) -> int:
 def run_list(arguments: argparse.Namespace) -> int:
     from choral.server.api_keys import read_keys
 
-    rows = [[key.name, *(f"{getattr(key, name):g}" for name in LIMITS)] for key in read_keys(arguments.file)]
-    write_stdout(format_table([["name", *(name.replace("_", " ") for name in LIMITS)], *rows], range(1, 4)))
+    keys = read_keys(arguments.file)
+    rows = [[key.name, *(f"{getattr(key, name):g}" for name in LIMITS), "yes" if key.admin else "no"] for key in keys]
+    header = ["name", *(name.replace("_", " ") for name in LIMITS), "admin"]
+    write_stdout(format_table([header, *rows], range(1, 4)))
     return 0
 
 

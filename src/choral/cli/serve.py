@@ -22,13 +22,12 @@ from choral.cli.shared_flags import (
     add_log_flags,
     add_machine_flags,
     engine_settings,
-    load_model,
 )
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
-    from choral.api import Model
     from choral.server.api_keys import ApiKeyStore
+    from choral.server.model_pool import ModelPool
     from choral.server.settings import JobSettings, ServerSettings
     from choral.server.tracing import Tracing
     from choral.serving.settings import ServingSettings
@@ -36,8 +35,8 @@ if TYPE_CHECKING:
 KEY = "CHORAL_API_KEY"
 USAGE = "choral serve [options]"
 DESCRIPTION = """\
-Serve a model over HTTP with OpenAI's audio API: OpenAI's clients work with this server as their base
-URL. All clients share one engine, and each gets the text that it would get alone.
+Serve models over HTTP with OpenAI's audio API: OpenAI's clients work with this server as their base
+URL. All clients of a model share one engine, and each gets the text that it would get alone.
 
 On SIGTERM or Ctrl-C the server takes no more requests and finishes those that are running. A second
 signal ends it at once.
@@ -53,7 +52,7 @@ of other sites. docs/operate.md has a table of all limits, including those witho
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
 ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields", "dialects", "wyoming_port")
-NAME_FLAGS = ("alias", "any_model")
+MODEL_FLAGS = ("alias", "any_model", "pin", "idle_unload", "models_memory")
 LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",
     "connections", "response_stall_s", "at_once", "queue_limit", "drain_s",
@@ -77,8 +76,8 @@ def add_arguments(parser: Parser) -> None:
     keys.add_argument("--api-key", metavar="KEY", help=f"the key that clients must send (default: {KEY})")
     keys.add_argument("--api-keys-file", type=Path, metavar="FILE", help="file with keys from `choral keys`")
     machine = parser.add_argument_group("model and machine")
-    add_machine_flags(machine)
-    add_flags(machine, ServerSettings, NAME_FLAGS)
+    add_machine_flags(machine, has_several_models=True)
+    add_flags(machine, ServerSettings, MODEL_FLAGS)
     add_flags(parser.add_argument_group("limits"), ServerSettings, LIMIT_FLAGS)
     add_flags(parser.add_argument_group("live audio"), ServerSettings, REALTIME_FLAGS)
     add_flags(parser.add_argument_group("jobs"), JobSettings, JOB_FLAGS)
@@ -124,29 +123,33 @@ def run(arguments: argparse.Namespace) -> int:
         open_tracing(is_enabled=arguments.otel) as tracing,
         bind(settings.host, settings.port) as bound,
         bind_wyoming(settings) as wyoming,
-        closing(load_served_model(arguments)) as model,
+        closing(open_models(arguments, settings, prep)) as models,
     ):
         configure_logging(arguments.log_format, is_quiet=arguments.quiet)  # after the progress bar is gone
         with asyncio.Runner(loop_factory=server_loop_factory()) as runner:
-            runner.run(serve(model, prep, settings, jobs, keys, bound, tracing, wyoming))
+            runner.run(serve(models, settings, jobs, keys, bound, tracing, wyoming))
     return 0
 
 
-def load_served_model(arguments: argparse.Namespace) -> Model:
-    """With its engine in this process or, where that would slow down both, in a process of its own."""
-    from choral.api import Model
-    from choral.engine.engine_plan import plan_engine
-    from choral.longform.load_transcriber import default_name
-    from choral.serving.runtime_plan import needs_engine_process
-    from choral.serving.supervised_engine import SupervisedEngine
+def open_models(arguments: argparse.Namespace, settings: ServerSettings, prep: ServingSettings) -> ModelPool:
+    """All models are downloaded; the default and the pinned ones are loaded."""
+    from choral.server.model_loader import ModelLoader
+    from choral.server.model_pool import ModelPool
 
-    settings = replace(engine_settings(arguments), **SERVICE_SETTINGS)
-    if not needs_engine_process(is_on_gpu=plan_engine(settings).is_torch_on_gpu):
-        return load_model(arguments, **SERVICE_SETTINGS)
-    name = arguments.model or default_name(settings)
-    with download_bar(f"loading {name}", is_quiet=arguments.quiet) as on_download:
-        engine = SupervisedEngine(name, settings, on_download=on_download, log_format=arguments.log_format)
-    return Model(name, engine, engine.transcriber)
+    engine = replace(engine_settings(arguments), **SERVICE_SETTINGS)
+    loader = ModelLoader(engine, prep, settings.at_once, arguments.log_format)
+    infos = []
+    for name in dict.fromkeys(arguments.model or [None]):
+        label = f"fetching {name}" if name else "fetching the model"
+        with download_bar(label, is_quiet=arguments.quiet) as on_download:
+            infos.append(loader.describe(name, on_download))
+    pool = ModelPool(loader, infos, settings)
+    try:
+        pool.load_first()
+    except BaseException:
+        pool.close()
+        raise
+    return pool
 
 
 @contextmanager
@@ -162,8 +165,7 @@ def open_tracing(*, is_enabled: bool) -> Iterator[Tracing | None]:
 
 
 async def serve(
-    model: Model,
-    prep: ServingSettings,
+    models: ModelPool,
     settings: ServerSettings,
     jobs: JobSettings,
     keys: ApiKeyStore,
@@ -179,36 +181,35 @@ async def serve(
     from choral.server.listener import BACKLOG, Listener
     from choral.server.quota import open_quotas
     from choral.server.service import Service
-    from choral.serving.runtime import Runtime
 
-    n_requests = settings.at_once or model.requests_at_once
-    with Runtime.for_service(model.transcriber, prep, n_requests) as runtime:
-        service = Service.of(model, runtime, settings)
-        async with AsyncExitStack() as stack:
-            folder = stack.enter_context(jobs.open_folder(settings.port))
-            quotas = await stack.enter_async_context(open_quotas(keys, folder, service.loops))
-            billing = JobBilling(keys, quotas)
-            secret = os.environ.get(WEBHOOK_SECRET, "")
-            store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
-            listener = Listener(create_app(service, keys, store, quotas, tracing), service)
-            stack.enter_context(frozen_gc())
-            bound.listen(BACKLOG)  # clients can connect from here on
-            if wyoming is not None:
-                await stack.enter_async_context(serve_wyoming(service, wyoming))
-            write_stdout(greeting(service, keys, bound, wyoming))
-            await listener.serve([bound])
+    service = Service.of(models, settings)
+    models.start_timers()
+    async with AsyncExitStack() as stack:
+        folder = stack.enter_context(jobs.open_folder(settings.port))
+        quotas = await stack.enter_async_context(open_quotas(keys, folder, service.loops))
+        billing = JobBilling(keys, quotas)
+        secret = os.environ.get(WEBHOOK_SECRET, "")
+        store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
+        listener = Listener(create_app(service, keys, store, quotas, tracing), service)
+        stack.enter_context(frozen_gc())
+        bound.listen(BACKLOG)  # clients can connect from here on
+        if wyoming is not None:
+            await stack.enter_async_context(serve_wyoming(service, wyoming))
+        write_stdout(greeting(service, keys, bound, wyoming))
+        await listener.serve([bound])
 
 
 def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket, wyoming: socket.socket | None) -> str:
     from choral.server.listener import local_url
 
-    model, url = service.model, local_url(bound)
+    loaded, url = service.models.loaded[0], local_url(bound)  # the default model is loaded at the start
+    model = loaded.model
     key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_required else ""
     return (
-        f"choral serves {service.model_id} at {url}\n"
+        f"choral serves {', '.join(service.names.model_ids)} at {url}\n"
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
-        f"  {service.runtime.plan}\n"
+        f"  {loaded.runtime.plan}\n"
         f"  {dialect_line(service.settings, wyoming)}\n"
         f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )

@@ -23,12 +23,14 @@ ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads")
 MAX_PROCESSES = 256
 
 
-def add_machine_flags(group: argparse._ArgumentGroup) -> None:
+def add_machine_flags(group: argparse._ArgumentGroup, *, has_several_models: bool = False) -> None:
+    several = "; repeat it to serve several, the first of which is the default one" if has_several_models else ""
     group.add_argument(
         "--model",
         metavar="NAME",
-        help="a name from `choral models list`, a file or folder, or a Hugging Face repository "
-        "(default: one that fits the machine)",
+        action="append" if has_several_models else "store",
+        help="a name from `choral models list`, a file or folder, or a Hugging Face repository"
+        f"{several} (default: one that fits the machine)",
     )
     add_flags(group, EngineSettings, ENGINE_FLAGS)
 

@@ -103,7 +103,11 @@ class Ct2Runner:
         )
         self._model = self._load()
         self.capacity = plan_capacity(
-            free_memory(), checkpoint.dims, FLOAT32_BYTES, n_slots=settings.slots, max_slots=MAX_SLOTS[kind]
+            int(free_memory() * settings.memory_share),
+            checkpoint.dims,
+            FLOAT32_BYTES,
+            n_slots=settings.slots,
+            max_slots=MAX_SLOTS[kind],
         )
         self._prefilled: dict[int, Prefilled] = {}  # by their first slot
 

@@ -73,7 +73,7 @@ class GpuRunner:
             self._align_and_detect = AlignAndDetect(network.decoder, tokenizer, heads, self.compute_type)
             max_windows = max(1, settings.encoder_budget // dims.n_audio_ctx)
             self.encoder = GpuEncode(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, max_windows, device)
-            capacity = capacity_of(dims, device, dtype, settings.slots, FP8 if fp8 else None)
+            capacity = capacity_of(dims, device, dtype, settings, FP8 if fp8 else None)
             self.capacity = replace(capacity, n_lanes=EFFICIENT_ENCODE_BATCH)
             n_slots = self.capacity.n_slots
             self._kv_cache = GpuKVCache(dims, n_slots, device, dtype, fp8=fp8)

@@ -7,7 +7,7 @@ import os
 
 import torch
 
-from choral.config import ComputeType
+from choral.config import ComputeType, EngineSettings
 from choral.engine.capacity import SLOTS_SHARE, Capacity, free_memory, plan_capacity
 from choral.errors import UsageError
 from choral.model import int8
@@ -76,15 +76,20 @@ def pick_compute_type(requested: ComputeType, device: torch.device) -> str:
 
 
 def capacity_of(
-    dims: ModelDims, device: torch.device, dtype: torch.dtype, n_slots: int, cross_dtype: torch.dtype | None = None
+    dims: ModelDims,
+    device: torch.device,
+    dtype: torch.dtype,
+    settings: EngineSettings,
+    cross_dtype: torch.dtype | None = None,
 ) -> Capacity:
-    """Slots and encoder cache that fit into the memory that is free now."""
+    """Slots and encoder cache that fit into the engine's share of the memory that is free now."""
     is_cuda = device.type == "cuda"
+    free_bytes = torch.cuda.mem_get_info(device)[0] if is_cuda else free_memory()
     return plan_capacity(
-        torch.cuda.mem_get_info(device)[0] if is_cuda else free_memory(),
+        int(free_bytes * settings.memory_share),
         dims,
         dtype.itemsize,
-        n_slots=n_slots,
+        n_slots=settings.slots,
         max_slots=MAX_SLOTS[device.type],
         slots_share=GPU_SLOTS_SHARE if is_cuda else SLOTS_SHARE,
         cross_item_bytes=(cross_dtype or dtype).itemsize,

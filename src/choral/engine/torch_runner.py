@@ -57,7 +57,7 @@ class TorchRunner:
         is_bf16 = self.compute_type == "int8" and int8.has_native_bf16()
         cross_dtype = torch.bfloat16 if is_bf16 else dtype
         self._lanes = CpuLanes() if device.type == "cpu" else None
-        capacity = capacity_of(checkpoint.dims, device, dtype, settings.slots, cross_dtype)
+        capacity = capacity_of(checkpoint.dims, device, dtype, settings, cross_dtype)
         self.capacity = replace(capacity, n_lanes=self._lanes.n_lanes if self._lanes else 1)
         n_slots, kind = self.capacity.n_slots, Bf16KVCache if is_bf16 else KVCache
         self._kv_cache = kind(checkpoint.dims, n_slots, device, dtype, cross_dtype)

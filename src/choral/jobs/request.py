@@ -41,6 +41,7 @@ class JobRequest:
     id: str
     audio: AudioRef
     options: TranscribeOptions
+    model: str | None = None  # of a server with several; None: its default model, or that of the worker
     priority: Priority = "interactive"
     callback: str | None = None
     keep_s: int = KEEP_S  # how long record and result are kept after the job has ended
@@ -68,6 +69,7 @@ class JobRequest:
             "priority": self.priority,
             "callback": self.callback,
             "keep_s": self.keep_s,
+            **({} if self.model is None else {"model": self.model}),
         }
         return json.dumps(fields, ensure_ascii=False)
 

@@ -87,10 +87,10 @@ async def _handle(service: Service, request: Request) -> Response:
         with service.uploads.admit_upload() as slot, span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings, slot))
         fields, audio, audio_param = await asyncio.to_thread(_read, form)
-        service.names.require(fields.model)
+        service.names.resolve(fields.model)
         given = fields.model_dump(include={"language", "vad", "loudness"}, exclude_none=True)
         options = to_options(**given)
-        service.require_supported(options, task_param="model")
+        service.require_supported(options, task_param="model", model=fields.model)
         principal = principal_of(request)
         try:
             transcript = await cancel_on_disconnect(
@@ -98,6 +98,7 @@ async def _handle(service: Service, request: Request) -> Response:
                 service.transcribe(
                     audio,
                     options,
+                    model=fields.model,
                     text=fields.text,
                     priority=fields.priority,
                     client_waits=True,

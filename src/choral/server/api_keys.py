@@ -18,6 +18,7 @@ import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from choral.errors import UsageError
 from choral.validation import check_fields, option
@@ -37,6 +38,7 @@ class ApiKey:
     requests_per_minute: int = option(0, "requests per minute; 0: unlimited")
     audio_minutes_per_day: float = option(0.0, "minutes of audio in 24 hours; 0: unlimited")
     parallel_requests: int = option(0, "concurrent requests; 0: unlimited")
+    admin: bool = option(False, "may add and remove models of the server")
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -91,7 +93,7 @@ def require_free_name(path: Path, keys: Iterable[ApiKey]) -> None:
 
 def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
     """Replace the file atomically; it is readable by its owner alone."""
-    stored = {"v": VERSION, "keys": [dataclasses.asdict(key) for key in keys]}
+    stored = {"v": VERSION, "keys": [_stored_fields(key) for key in keys]}
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w") as file:
@@ -99,6 +101,12 @@ def write_keys(path: Path, keys: Iterable[ApiKey]) -> None:
         os.replace(temporary, path)
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def _stored_fields(key: ApiKey) -> dict[str, Any]:
+    """An earlier Choral, which has no admin keys, reads the file if there are none."""
+    fields = dataclasses.asdict(key)
+    return fields if key.admin else {name: value for name, value in fields.items() if name != "admin"}
 
 
 class ApiKeyStore:

@@ -19,7 +19,7 @@ try:
 except ImportError as missing:
     raise MissingDependency(f"the server needs the package {missing.name}: pip install 'choral[server]'") from missing
 
-from choral.server import alignments, diarization_route, health, openai
+from choral.server import alignments, diarization_route, health, model_routes, openai
 from choral.server.api_errors import add_error_handlers
 from choral.server.api_keys import ApiKeyStore
 from choral.server.cross_site import CrossSitePolicy
@@ -38,6 +38,7 @@ from choral.server.tracing import Tracing
 MakeRouter = Callable[[Service], APIRouter]
 ROUTERS: tuple[MakeRouter, ...] = (
     openai.make_router,
+    model_routes.make_router,
     alignments.make_router,
     diarization_route.make_router,
     realtime_routes.make_router,

@@ -14,6 +14,7 @@ from starlette.responses import PlainTextResponse, Response
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.errors import ChoralError
+from choral.server.model_loader import LoadedModel
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
@@ -28,10 +29,11 @@ class StatusBody(BaseModel):
     status: str
     reason: str | None = None
     failed_devices: dict[str, str] | None = None  # and why; the server is ready while another one works
+    failed_models: dict[str, str] | None = None  # likewise
 
 
 class Readiness:
-    """Ready after a successful self-test, while the engine and all loops work and the server is not shutting down."""
+    """Ready after a successful self-test, while a model and all loops work and the server is not shutting down."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -39,16 +41,18 @@ class Readiness:
         self._error: str | None = None  # of the last self-test
 
     async def run_self_tests(self) -> None:
-        """At start until one passes, and again while the engine fails: without requests, only a test can end that."""
+        """At start until one passes, and again while an engine fails: without requests, only a test can end that."""
         while True:
-            if not self._has_passed or not self._service.model.is_working:
-                await self.self_test()
+            for entry in self._service.models.entries:
+                if entry.loaded is not None and not (self._has_passed and entry.loaded.model.is_working):
+                    async with self._service.models.use(entry.info.id) as loaded:  # it is not unloaded meanwhile
+                        await self.self_test(loaded)
             await asyncio.sleep(RETEST_S)
 
-    async def self_test(self) -> None:
+    async def self_test(self, loaded: LoadedModel) -> None:
         """Decode noise with the engine."""
         try:
-            await run_in_thread(self._service.model.self_test, "self-test")
+            await run_in_thread(loaded.model.self_test, "self-test")
         except ChoralError as error:
             if self._error is None:  # once, not at every retest
                 log.exception("the self-test failed: the server is not ready until one passes")
@@ -60,14 +64,14 @@ class Readiness:
     def status(self) -> str:
         if self._service.requests.is_closing:
             return "stopping"
-        if not self._service.model.is_working or self._service.loops.failure:
+        if self._service.models.failure or self._service.loops.failure:
             return "failed"
         return "ready" if self._has_passed else "failed" if self._error else "starting"
 
     @property
     def reason(self) -> str | None:
         """Why the server has failed."""
-        return self._service.model.failure or self._service.loops.failure or self._error
+        return self._service.models.failure or self._service.loops.failure or self._error
 
 
 def make_router(service: Service) -> APIRouter:
@@ -96,7 +100,13 @@ def make_router(service: Service) -> APIRouter:
         status = readiness.status
         response.status_code = 200 if status == "ready" else 503
         reason = readiness.reason if status == "failed" else None
-        return StatusBody(status=status, reason=reason, failed_devices=service.model.failed_devices or None)
+        models = service.models
+        return StatusBody(
+            status=status,
+            reason=reason,
+            failed_devices=models.failed_devices or None,
+            failed_models=models.failed_models or None if status == "ready" else None,
+        )
 
     @router.get("/metrics", summary="Metrics for Prometheus", response_model=None, responses=METRICS_RESPONSE)
     async def metrics() -> Response:

@@ -43,7 +43,7 @@ WEBSOCKET = "WEBSOCKET"  # in place of the method
 RESPONSE_STARTS = ("http.response.start", "websocket.http.response.start", "websocket.accept")
 SWITCHING_PROTOCOLS = 101
 WEBSOCKET_INTERNAL_ERROR = 1011
-AUTHENTICATED_PATHS = ("/v1/", "/metrics", "/asr", "/detect-language", "/inference", "/load")
+AUTHENTICATED_PATHS = ("/v1/", "/api/", "/metrics", "/asr", "/detect-language", "/inference", "/load")
 # Requested every few seconds: logged at DEBUG, not traced, and not delayed by a burst of other requests.
 POLLED_PATHS = ("/health", "/metrics", "/v1/engine")
 MAX_STARTS_PER_STEP = 4  # of the event loop; reading and submitting a small form takes up to a millisecond

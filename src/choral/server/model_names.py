@@ -1,12 +1,13 @@
-"""The names under which clients may ask for a server's model: its own, those of other projects, and configured ones.
+"""The names under which clients may ask for a server's models: their own, those of other projects, and configured ones.
 
-OpenAI's names stand for whatever is served, so that its clients work unchanged. The names of the same weights on
+OpenAI's names stand for the default model, so that its clients work unchanged. The names of the same weights on
 Hugging Face are those that vLLM and speaches serve them under.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from choral.errors import UsageError
@@ -29,26 +30,43 @@ MAX_SHOWN_CHARACTERS = 100
 
 @dataclass(frozen=True)
 class ModelNames:
-    all: tuple[str, ...]  # the model's own name first
-    accepts_any: bool = False
+    model_ids: tuple[str, ...]  # the models' own names; the default model first
+    targets: Mapping[str, str]  # every name and the model that it stands for; the models' own first
+    accepts_any: bool = False  # a name that is none of these is the default model
 
     @classmethod
-    def of(cls, model_id: str, aliases: Sequence[str] = (), *, accepts_any: bool = False) -> ModelNames:
-        """`aliases` are of the form NAME=MODEL, in which MODEL is a name of the model that is served."""
-        names = [model_id, *OPENAI_NAMES, *_hub_names(model_id)]
+    def of(cls, model_ids: Sequence[str], aliases: Sequence[str] = (), *, accepts_any: bool = False) -> ModelNames:
+        """`aliases` are of the form NAME=MODEL, in which MODEL is a name of a model that is served."""
+        targets = {model_id: model_id for model_id in model_ids}
+        targets |= {name: model_ids[0] for name in OPENAI_NAMES if name not in targets}
+        for model_id in model_ids:
+            for name in _hub_names(model_id):
+                targets.setdefault(name, model_id)
         for alias in aliases:
-            name, _, target = (part.strip() for part in alias.partition("="))
+            name, target = alias_name(alias), alias.partition("=")[2].strip()
             if not name or len(name) > MAX_MODEL_NAME_CHARACTERS:
-                raise UsageError(f"alias {alias!r} must look like NAME=MODEL, for example my-whisper={model_id}")
-            if target not in names:
-                raise UsageError(f"alias {alias!r} is for a model that is not served: write {name}={model_id}")
-            names.append(name)
-        return cls(tuple(dict.fromkeys(names)), accepts_any)
+                raise UsageError(f"alias {alias!r} must look like NAME=MODEL, for example my-whisper={model_ids[0]}")
+            if target not in targets:
+                raise UsageError(f"alias {alias!r} is for a model that is not served: write {name}={model_ids[0]}")
+            if name not in model_ids:
+                targets[name] = targets[target]
+        return cls(tuple(model_ids), targets, accepts_any)
+
+    @property
+    def all(self) -> tuple[str, ...]:
+        return tuple(self.targets)
+
+    @property
+    def default(self) -> str:
+        return self.model_ids[0]
 
     def __contains__(self, name: str) -> bool:
-        return name in self.all or (self.accepts_any and 0 < len(name) <= MAX_MODEL_NAME_CHARACTERS)
+        return name in self.targets or (self.accepts_any and 0 < len(name) <= MAX_MODEL_NAME_CHARACTERS)
 
-    def require(self, name: str) -> None:
+    def resolve(self, name: str | None) -> str:
+        """The model's own name; None is the default model. An unknown name is a 404."""
+        if name is None:
+            return self.default
         if name not in self:
             raise ApiError(
                 f"there is no model {name[:MAX_SHOWN_CHARACTERS]!r} here: {self.advice}",
@@ -56,10 +74,21 @@ class ModelNames:
                 param="model",
                 code="model_not_found",
             )
+        return self.targets.get(name, self.default)
+
+    def of_model(self, model_id: str) -> ModelNames:
+        """What a session with this model may be asked for: its names, and OpenAI's, which stand for any model."""
+        own = {name: model_id for name, target in self.targets.items() if target == model_id or name in OPENAI_NAMES}
+        return dataclasses.replace(self, model_ids=(model_id,), targets={model_id: model_id, **own})
 
     @property
     def advice(self) -> str:
-        return f"use {self.all[0]} or {OPENAI_NAMES[0]}; GET /v1/models lists all names"
+        return f"use {self.default} or {OPENAI_NAMES[0]}; GET /v1/models lists all names"
+
+
+def alias_name(alias: str) -> str:
+    """Of NAME=MODEL."""
+    return alias.partition("=")[0].strip()
 
 
 def _hub_names(model_id: str) -> Iterator[str]:

@@ -79,7 +79,7 @@ def make_router(service: Service) -> APIRouter:
 
     @router.get("/v1/models/{model:path}", summary="Show a model", responses=error_responses(401, 404))
     async def model(model: str) -> ModelBody:
-        service.names.require(model)
+        service.names.resolve(model)
         return ModelBody(id=model, created=created)
 
     return router
@@ -106,9 +106,9 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
         with service.uploads.admit_upload() as slot, span("read the upload"):
             form = await stack.enter_async_context(read_form(request, service.settings, slot))
         speech = read_speech_request(form, task, unknown_fields=service.settings.unknown_fields)
-        service.names.require(speech.form.model)
-        service.require_supported(speech.options, task_param="model")
-        to_tokens = service.model.text_tokens if speech.options.token_logprobs else None
+        model = service.models.info(speech.form.model)
+        service.require_supported(speech.options, task_param="model", model=model.id)
+        to_tokens = model.text_tokens if speech.options.token_logprobs else None
         try:
             if not speech.form.is_streamed:
                 transcript = await cancel_on_disconnect(request.receive, _transcribe(service, request, speech, None))
@@ -136,6 +136,7 @@ async def _transcribe(
         return await service.transcribe(
             speech.audio,
             speech.options,
+            model=speech.form.model,
             references=speech.form.references,
             priority=speech.form.priority,
             client_waits=True,

@@ -1,18 +1,16 @@
-"""The objects that every route uses: the model, the runtime, the settings, and one way to transcribe.
+"""The objects that every route uses: the models, the settings, and one way to transcribe.
 
-`Service.run` runs a request in the runtime's processes, so the event loop only hears of its events. The number
-of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the task that awaits it cancels
-the work; its windows leave the engine before the next step.
+`Service.run` runs a request in the processes of its model's runtime, so the event loop only hears of its events. The
+number of requests is bounded: beyond the limit they fail with `QueueFull` at once. Cancelling the task that awaits it
+cancels the work; its windows leave the engine before the next step.
 """
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from choral.common.aio import LoopSupervisor
@@ -20,11 +18,12 @@ from choral.options import Priority, TranscribeOptions
 from choral.server.admission import AdmissionControl, UploadAdmission
 from choral.server.api_errors import ApiError
 from choral.server.metrics import ServerMetrics
+from choral.server.model_loader import LoadedModel
 from choral.server.model_names import ModelNames
+from choral.server.model_pool import ModelPool
 from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.settings import ServerSettings
 from choral.server.tracing import set_attribute, span
-from choral.serving.async_requests import AsyncRequests
 from choral.serving.request_events import (
     AudioOpened,
     OnEvent,
@@ -36,9 +35,7 @@ from choral.speakers.reference_clips import ReferenceClip
 from choral.transcript import Segment, Transcript
 
 if TYPE_CHECKING:
-    from choral.api import Model
     from choral.serving.input_sources import ServiceAudio
-    from choral.serving.runtime import Runtime
 
 OnSegment = Callable[[Segment], None]
 OnDuration = Callable[[float], None]
@@ -46,62 +43,68 @@ OnDuration = Callable[[float], None]
 
 @dataclass(frozen=True)
 class Service:
-    model: Model
-    runtime: Runtime
+    models: ModelPool
     settings: ServerSettings
-    names: ModelNames
     requests: AdmissionControl
     uploads: UploadAdmission
     metrics: ServerMetrics
     realtime: SessionRegistry
-    running: AsyncRequests
     loops: LoopSupervisor
 
     @classmethod
-    def of(cls, model: Model, runtime: Runtime, settings: ServerSettings) -> Service:
-        """The runtime bounds how many requests run at once; see `ServerSettings.at_once`."""
-        metrics = ServerMetrics(model, runtime)
-        # The model's name for clients; of a path, only its last part.
-        model_id = Path(model.name).name if os.path.exists(model.name) else model.name
+    def of(cls, models: ModelPool, settings: ServerSettings) -> Service:
+        metrics = ServerMetrics(models)
         return cls(
-            model,
-            runtime,
+            models,
             settings,
-            names=ModelNames.of(model_id, settings.alias, accepts_any=settings.any_model),
             requests=AdmissionControl(settings.queue_limit, "requests"),
             uploads=UploadAdmission(settings.uploads, settings.upload_min_rate),
             metrics=metrics,
             realtime=SessionRegistry(settings.realtime_sessions, metrics.registry),
-            running=AsyncRequests(runtime),
             loops=LoopSupervisor(),
         )
 
     @property
-    def model_id(self) -> str:
-        return self.names.all[0]
+    def names(self) -> ModelNames:
+        return self.models.names
 
-    def require_supported(self, options: TranscribeOptions, *, task_param: str) -> None:
+    @property
+    def model_id(self) -> str:
+        """Of the default model."""
+        return self.names.default
+
+    def require_supported(self, options: TranscribeOptions, *, task_param: str, model: str | None = None) -> None:
         """Refuse what an English-only model cannot do; `task_param` is the field to blame for a translation."""
-        if self.model.is_multilingual:
+        info = self.models.info(model)
+        if info.is_multilingual:
             return
         if options.task == "translate":
-            text = f"{self.model_id} is English-only and cannot translate: serve a multilingual model"
+            text = f"{info.id} is English-only and cannot translate: use a multilingual model"
             raise ApiError(text, param=task_param, code="unsupported_value")
         if options.language not in (None, "en"):
-            text = f"{self.model_id} is English-only: omit `language`, or serve a multilingual model"
+            text = f"{info.id} is English-only: omit `language`, or use a multilingual model"
             raise ApiError(text, param="language", code="unsupported_value")
         if options.multilingual or options.languages:
             param = "multilingual" if options.multilingual else "languages"
-            text = f"{self.model_id} is English-only: omit `{param}`, or serve a multilingual model"
+            text = f"{info.id} is English-only: omit `{param}`, or use a multilingual model"
             raise ApiError(text, param=param, code="unsupported_value")
+
+    @asynccontextmanager
+    async def hold_model(self, name: str | None) -> AsyncIterator[LoadedModel]:
+        """Hold a model for a live session; waiting until it is loaded counts as a request."""
+        async with AsyncExitStack() as stack:
+            with self.requests.admit():
+                loaded = await stack.enter_async_context(self.models.use(name))
+            yield loaded
 
     async def run(self, request: TranscribeRequest, on_event: OnEvent, *, is_refusable: bool = True) -> Transcript:
         """An exception in `on_event` refuses the request: if it `is_refusable`, `AudioOpened` comes before all text."""
         with self.requests.admit(), ExitStack() as spans:
-            set_attribute("choral.model", self.model_id)
             follower = RequestFollower(self.metrics, spans, on_event, is_refusable=is_refusable)
-            transcript = await self.running.transcribe(request, follower.apply)
-            follower.finish(transcript)
+            async with self.models.use(request.model) as loaded:
+                set_attribute("choral.model", loaded.id)
+                transcript = await loaded.running.transcribe(request, follower.apply)
+            follower.finish(transcript, loaded.id)
             return transcript
 
     async def transcribe(
@@ -109,6 +112,7 @@ class Service:
         audio: ServiceAudio,
         options: TranscribeOptions,
         *,
+        model: str | None = None,
         text: str | None = None,
         wants_text: bool = True,
         references: tuple[ReferenceClip, ...] = (),
@@ -126,6 +130,7 @@ class Service:
         request = TranscribeRequest(
             audio=audio,
             options=options,
+            model=model,
             text=text,
             wants_text=wants_text,
             references=references,
@@ -176,7 +181,7 @@ class RequestFollower:
             self.apply(event)
         self._early.clear()
 
-    def finish(self, transcript: Transcript) -> None:
-        self._metrics.audio_s.inc(transcript.duration)
+    def finish(self, transcript: Transcript, model_id: str) -> None:
+        self._metrics.audio_s.labels(model_id).inc(transcript.duration)
         spent_s = max(1e-3, time.monotonic() - self._decoding_s)
         self._metrics.audio_speed_ratio.observe(transcript.duration / spent_s)

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal, get_args
 
+from choral.common.sizes import parse_duration_s, parse_size
 from choral.errors import UsageError
 from choral.jobs.job_states import KEEP_S, RETRY_S
 from choral.validation import check_fields, option
@@ -39,9 +41,20 @@ class ServerSettings:
         metavar="HOST,…",
     )
     alias: tuple[str, ...] = option(
-        (), "further names of the model for clients, separated by commas", metavar="NAME=MODEL,…"
+        (), "further names of the models for clients, separated by commas", metavar="NAME=MODEL,…"
     )
-    any_model: bool = option(False, "answer to every model name")
+    any_model: bool = option(False, "answer to every model name; unknown ones are the first model")
+    pin: tuple[str, ...] = option(
+        (), "models that are loaded at the start and never unloaded, separated by commas", metavar="NAME,…"
+    )
+    idle_unload: str = option(
+        "0", "unload a model that nobody used for this long, for example 10m; 0: never", metavar="DURATION"
+    )
+    models_memory: str = option(
+        "0",
+        "memory for all models, for example 8GB: the one that was idle longest is unloaded for another; 0: no limit",
+        metavar="SIZE",
+    )
     unknown_fields: UnknownFields = option(
         "warn", "what a transcription request with unknown fields gets: a Warning header that names them, or a 400"
     )
@@ -103,6 +116,16 @@ class ServerSettings:
         for host in self.trusted_hosts:
             if not _TRUSTED_HOST.fullmatch(host):
                 raise UsageError(f"trusted host {host!r} must be a name such as speech.example.org, without a port")
+
+        self.idle_unload_s, self.models_memory_bytes  # noqa: B018  raise now if they cannot be read
+
+    @cached_property
+    def idle_unload_s(self) -> float:
+        return parse_duration_s("idle_unload", self.idle_unload)
+
+    @cached_property
+    def models_memory_bytes(self) -> int:
+        return parse_size("models_memory", self.models_memory)
 
     def speaks(self, dialect: Dialect) -> bool:
         return dialect in self.dialects or ALL_DIALECTS in self.dialects

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 class TranscribeRequest:
     audio: AudioInput | Recording | OpenFile
     options: TranscribeOptions
+    model: str | None = None  # of a server with several; None: its default model
     text: str | None = None  # to be aligned with the audio; None: the audio is transcribed
     wants_text: bool = True  # False: only its speakers are found
     references: tuple[ReferenceClip, ...] = ()  # of known voices

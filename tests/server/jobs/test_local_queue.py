@@ -31,9 +31,8 @@ from choral.server.jobs.sqlite_store import SqliteJobStore
 from choral.server.quota import KeyQuotas
 from choral.server.settings import JobSettings
 from choral.serving.input_sources import OpenFile
-from choral.serving.pool_settings import PoolSettings
 from choral.serving.request_events import OnEvent, TranscribeRequest
-from choral.serving.request_inputs import InputLimits
+from choral.serving.settings import ServingSettings
 from choral.transcript import Transcript
 
 LIMIT_S = 20.0
@@ -44,15 +43,23 @@ class FaultyService:
     """A `Service` whose transcriptions are those of the test."""
 
     def __init__(self, transcribe: Transcribe) -> None:
-        self.model = SimpleNamespace(is_working=True, failure="the engine is closed", requests_at_once=2)
+        self.models = SimpleNamespace(
+            failure=None,
+            failed_models={},
+            engine_failure=lambda model: None,
+            requests_at_once=2,
+            prep=ServingSettings(fetches=8, allowed_hosts=("127.0.0.1",)),
+        )
         self.settings = SimpleNamespace(queue_limit=64)
-        limits = InputLimits(allowed_hosts=("127.0.0.1",))
-        self.runtime = SimpleNamespace(settings=PoolSettings(n_processes=1, n_requests=2, fetches=8, limits=limits))
         self.metrics, self.loops = MagicMock(), LoopSupervisor()
         self._transcribe = transcribe
         self.n_runs = 0
 
-    def require_supported(self, options: TranscribeOptions, *, task_param: str) -> None:
+    def set_failure(self, failure: str | None) -> None:
+        self.models.failure = failure
+        self.models.failed_models = {} if failure is None else {"tiny": failure}
+
+    def require_supported(self, options: TranscribeOptions, *, task_param: str, model: str | None = None) -> None:
         pass
 
     async def run(self, request: TranscribeRequest, on_event: OnEvent) -> Transcript:
@@ -100,7 +107,7 @@ def test_closed_engine_stops_the_queue_until_it_works(
 
     async def run() -> int:
         async def refuse(audio: Any) -> Transcript:
-            if service.model.is_working and service.n_runs > 4:
+            if service.models.failure is None and service.n_runs > 4:
                 return await answer(audio)
             raise EngineClosed("the engine is closed")
 
@@ -109,13 +116,13 @@ def test_closed_engine_stops_the_queue_until_it_works(
             await submit(store, "job")
             await asyncio.sleep(0.5)  # the engine says that it works: a run, a pause, a run
             n_runs = service.n_runs
-            service.model.is_working = False
+            service.set_failure("the engine is closed")
             await asyncio.sleep(0.5)
             n_stopped = service.n_runs
             await asyncio.sleep(0.3)
             assert service.n_runs == n_stopped <= n_runs + 1
             assert (await store.show("job")).state == "queued"
-            service.model.is_working = True
+            service.set_failure(None)
             record = await wait_for(store, "job", lambda record: record.has_ended)
             assert (record.state, record.attempts) == ("succeeded", 1)
         return n_runs
@@ -131,7 +138,7 @@ def test_job_that_ends_the_engine_is_dead_after_three_times(tmp_path: Path, monk
 
     async def run() -> None:
         async def end_engine(audio: Any) -> Transcript:
-            service.model.is_working = False
+            service.set_failure("the engine is closed")
             raise EngineClosed("the engine is closed")
 
         service = FaultyService(end_engine)
@@ -140,7 +147,7 @@ def test_job_that_ends_the_engine_is_dead_after_three_times(tmp_path: Path, monk
             for n_crashes in range(1, MAX_CRASHES + 1):
                 record = await wait_for(store, "job", lambda record: record.crashes == n_crashes)  # noqa: B023
                 assert (record.attempts, service.n_runs) == (n_crashes, n_crashes)
-                service.model.is_working = True
+                service.set_failure(None)
             assert (record.state, record.error_kind, record.webhook) == ("dead", CRASH_KIND, "pending")
             assert list((tmp_path / "audio").iterdir()) == []
 

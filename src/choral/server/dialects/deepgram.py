@@ -40,7 +40,7 @@ from choral.server.upload import content_type, read_body
 from choral.serving.input_sources import OpenFile
 
 LISTEN = "/v1/listen"
-MODEL_FAMILIES = re.compile(r"(nova|enhanced|base|whisper|flux)\b")  # Deepgram's; each is the served model
+MODEL_FAMILIES = re.compile(r"(nova|enhanced|base|whisper|flux)\b")  # Deepgram's; each is the default model
 REFUSED = ("callback", "callback_method", "redact")
 MAX_URL_BYTES = 64 * 1024
 
@@ -95,8 +95,7 @@ async def _listen(service: Service, request: Request) -> Response:
     if refused := [name for name, text in pairs if name in REFUSED and text != "false"]:
         raise ApiError(f"`{refused[0]}` is not supported here: omit it", param=refused[0], code="unsupported_value")
     fields, warnings = read_fields(ListenFields, pairs)
-    if fields.model is not None and not MODEL_FAMILIES.match(fields.model):
-        service.names.require(fields.model)
+    model = served_model(service, fields.model)
     service.requests.require_capacity()
     async with AsyncExitStack() as stack:
         with service.uploads.admit_upload() as slot, span("read the upload"):
@@ -108,11 +107,17 @@ async def _listen(service: Service, request: Request) -> Response:
             audio = await asyncio.to_thread(with_wav_header, body, fields.raw_format)
             stack.callback(close_in_thread, audio.file)
         param = "url" if isinstance(audio, str) else "file"
-        transcript = await transcribe_for(service, request, audio, fields.options(), audio_param=param)
+        transcript = await transcribe_for(service, request, audio, fields.options(), audio_param=param, model=model)
         sha256 = await asyncio.to_thread(_sha256, body)
     language = transcript.language if fields.detect_language else None
-    answer = listen_fields(transcript, service.model_id, sha256, language, has_utterances=fields.utterances)
+    answer = listen_fields(transcript, model, sha256, language, has_utterances=fields.utterances)
     return add_warnings(json_response(answer), warnings)
+
+
+def served_model(service: Service, name: str | None) -> str:
+    """The model of this server that is meant; Deepgram's own names stand for the default one."""
+    is_foreign = name is not None and name not in service.names.targets and MODEL_FAMILIES.match(name)
+    return service.names.resolve(None if is_foreign else name)
 
 
 def _sha256(body: OpenFile) -> str:

@@ -76,17 +76,18 @@ async def transcribe_for(
     options: TranscribeOptions,
     *,
     audio_param: str,
+    model: str | None = None,
     max_charged_s: float = float("inf"),
 ) -> Transcript:
     """The transcript; `ClientClosedRequest` if the client leaves, whose body must have been read to its end."""
-    service.require_supported(options, task_param="task")
+    service.require_supported(options, task_param="task", model=model)
     principal = principal_of(request)
 
     def charge(duration_s: float) -> None:
         principal.charge(min(duration_s, max_charged_s))
 
     work = service.transcribe(
-        audio, options, client_waits=True, on_duration=charge if principal.has_audio_limit else None
+        audio, options, model=model, client_waits=True, on_duration=charge if principal.has_audio_limit else None
     )
     try:
         return await cancel_on_disconnect(request.receive, work)

@@ -125,6 +125,7 @@ async def _load(service: Service, request: Request) -> Response:
     name = PurePosixPath(path.replace("\\", "/")).name.removeprefix("ggml-").removesuffix(".bin")
     if not {path, name} & set(service.names.all):
         shown = path[:MAX_SHOWN_CHARACTERS]
-        text = f"{shown!r} cannot be loaded: this server serves {service.model_id} only; start another one for it"
+        served = ", ".join(service.names.model_ids)
+        text = f"{shown!r} cannot be loaded: this server serves {served} only; start another one for it"
         raise ApiError(text, status=404, param="model", code="model_not_found")
     return PlainTextResponse("Load was successful!")

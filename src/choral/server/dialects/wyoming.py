@@ -32,6 +32,7 @@ from choral.server.dialects.wyoming_events import MAX_LINE_BYTES, WyomingError, 
 from choral.server.forms import SpokenLanguage, to_options, validate
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
+from choral.server.speech_form import Text
 from choral.serving.input_sources import OpenFile
 from choral.transcript import Segment
 
@@ -41,6 +42,7 @@ Terms = Annotated[list[Keyword] | None, Field(max_length=MAX_KEYWORDS)]
 
 
 class TranscribeFields(LenientFields):
+    name: Text | None = Field(None, description="of the model; unknown ones are the default model")
     language: SpokenLanguage = None
     transcript_names: Terms = None
     transcript_terms: Terms = None
@@ -67,6 +69,7 @@ class WyomingConnection:
         self._next: asyncio.Task[WyomingEvent | None] | None = None  # read ahead while a transcription runs
         self._is_draining = asyncio.Event()
         self._options = TranscribeOptions()
+        self._model: str | None = None
         self._raw = RawFormat()
         self._audio: IO[bytes] | None = None
         self._n_bytes = 0
@@ -112,8 +115,10 @@ class WyomingConnection:
             case "ping":
                 await self.send("pong", text=event.data.get("text"))
             case "transcribe":
-                self._options = validate(TranscribeFields, event.data).options()
-                self._service.require_supported(self._options, task_param="task")
+                fields = validate(TranscribeFields, event.data)
+                self._options = fields.options()
+                self._model = fields.name if fields.name in self._service.names.targets else None
+                self._service.require_supported(self._options, task_param="task", model=self._model)
             case "audio-start":
                 self._start_audio(validate(AudioFields, event.data))
             case "audio-chunk":
@@ -161,7 +166,7 @@ class WyomingConnection:
             self._audio.write(self._raw.wav_header(self._n_bytes))
             self._audio.flush()
             audio = OpenFile("the audio.wav", self._audio)
-            work = self._service.transcribe(audio, self._options, client_waits=True, on_segment=add)
+            work = self._service.transcribe(audio, self._options, model=self._model, client_waits=True, on_segment=add)
             sender = asyncio.create_task(self._send_chunks(chunks))
             try:
                 language = (await self._unless_left(work)).language
@@ -210,12 +215,20 @@ class WyomingConnection:
 
 def _info(service: Service) -> dict[str, Any]:
     about = {"attribution": PROJECT, "installed": True, "version": __version__}
-    languages = list(CODES) if service.model.is_multilingual else ["en"]
-    model = {"name": service.model_id, "description": service.model_id, "languages": languages, **about}
+    infos = [entry.info for entry in service.models.entries]
+    models = [
+        {
+            "name": info.id,
+            "description": info.id,
+            "languages": list(CODES) if info.is_multilingual else ["en"],
+            **about,
+        }
+        for info in infos
+    ]
     program = {
         "name": "choral",
         "description": "Speech to text with Whisper models",
-        "models": [model],
+        "models": models,
         "supports_transcript_streaming": True,
         **about,
     }

@@ -38,6 +38,7 @@ from choral.server.forms import (
 )
 from choral.server.jobs.job_store import NewJob
 from choral.server.settings import ServerSettings
+from choral.server.speech_form import Text
 from choral.server.upload import Form, content_type, limited_body, read_form
 
 MAX_JSON_BYTES = 256 * 1024
@@ -45,6 +46,7 @@ MAX_JSON_BYTES = 256 * 1024
 
 class _JobFields(FormModel):
     url: HttpUrl | None = Field(None, description="URL of the audio, instead of `file`")
+    model: Text | None = Field(None, description="a model of this server; the default one when not given")
     priority: Priority = Field("interactive", description="batch jobs yield to interactive ones")
     callback: HttpUrl | None = Field(None, description="URL that receives a POST when the job has ended")
     language: SpokenLanguage = option_field("language")
@@ -102,6 +104,7 @@ def _new_job(job_id: str, fields: _JobFields, form: Form | None) -> NewJob:
         options=to_options(**fields.model_dump(include=set(OPTIONS), exclude_unset=True)),
         priority=fields.priority,
         callback=fields.callback,
+        model=fields.model,
     )
 
 

@@ -31,6 +31,7 @@ class NewJob:
     options: TranscribeOptions
     priority: Priority
     callback: str | None
+    model: str | None = None  # one of the server's; None: the default one
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from choral.jobs.client import AsyncClient
 from choral.jobs.record import JobRecord
 from choral.jobs.settings import ClientSettings
 from choral.server.admission import CompletionRate
+from choral.server.api_errors import ApiError
 from choral.server.jobs.job_billing import JobBilling
 from choral.server.jobs.job_store import NewJob, Snapshot
 from choral.server.settings import JobSettings
@@ -59,6 +60,9 @@ class RedisJobStore:
             raise self._queue_full(sum(counts.waiting.values()))
 
     async def submit(self, job: NewJob) -> JobRecord:
+        if job.model is not None:
+            text = "jobs of this server run with the model of their worker: omit `model`"
+            raise ApiError(text, param="model", code="unsupported_value")
         audio = job.audio if isinstance(job.audio, str) else cast(BinaryIO, job.audio.file)
         try:
             await self._client.submit(

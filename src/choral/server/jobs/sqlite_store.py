@@ -31,6 +31,7 @@ from choral.server.jobs.job_table import JobTable
 from choral.server.jobs.local_queue import LocalJob, LocalQueue
 from choral.server.service import Service
 from choral.server.settings import JobSettings
+from choral.serving.request_events import OnEvent, TranscribeRequest
 from choral.transcript import Transcript
 
 log = logging.getLogger("choral.server")
@@ -75,23 +76,23 @@ class SqliteJobStore:
         await queue.run(JobTable.recover)
         self._notifier, self._start_lock = ChangeNotifier(), asyncio.Lock()
         max_active = max(2, service.settings.queue_limit // 2)
-        max_running = min(service.model.requests_at_once, max_active - 1)
-        max_fetching = max(1, min(service.runtime.settings.fetches // 2, max_active - max_running))
+        max_running = min(service.models.requests_at_once, max_active - 1)
+        max_fetching = max(1, min(service.models.prep.fetches // 2, max_active - max_running))
         self._fetch_slots = FetchSlots(max_fetching, max(1, max_fetching // 2))
         environment = JobEnvironment(
             open_audio=queue.open_audio,
-            transcribe=service.run,
+            transcribe=self._transcribe,
             fetch_slots=self._fetch_slots,
             max_running=max_running,
             wants_segments=True,
-            has_engine_ended=lambda error: not service.model.is_working,  # else the server is shutting down
+            has_engine_ended=lambda error: bool(service.models.failed_models),  # else the server is shutting down
             on_open=lambda job: self._billing.charge(job.id, job.duration_s or 0.0),
             on_change=lambda job: self._notifier.notify(job.id),
         )
         policy = RetryPolicy(retry_s=self._settings.job_retry_s)
         self._outcomes = OutcomeWriter(queue, policy, service.metrics.jobs)
         self._runner = JobRunner(environment, self._outcomes, queue)
-        sender = WebhookSender(SsrfGuard(service.runtime.settings.limits.allowed_hosts or ()), self._secret)
+        sender = WebhookSender(SsrfGuard(service.models.prep.allowed_hosts), self._secret)
         webhooks = WebhookDelivery(queue, queue, sender, service.metrics.jobs)
         start = service.loops.start
         self._tasks = [start(self._dispatch(), "the job queue"), start(webhooks.run(), "webhook delivery")]
@@ -114,7 +115,10 @@ class SqliteJobStore:
             raise QueueFull(text, retry_after_s=wait_s)
 
     async def submit(self, job: NewJob) -> JobRecord:
-        self._service.require_supported(job.options, task_param="task")  # now rather than in a failed job
+        if job.model is not None:
+            self._service.names.resolve(job.model)
+        # Now rather than in a failed job.
+        self._service.require_supported(job.options, task_param="task", model=job.model)
         await self.require_capacity()
         path = self._queue.table.audio / job.id
         is_url = isinstance(job.audio, str)
@@ -122,6 +126,7 @@ class SqliteJobStore:
             id=job.id,
             audio=AudioRef("url", str(job.audio), job.name) if is_url else AudioRef("path", str(path), job.name),
             options=job.options,
+            model=job.model,
             priority=job.priority,
             callback=job.callback,
             keep_s=self._settings.keep_s,
@@ -212,11 +217,17 @@ class SqliteJobStore:
 
     async def _wait_for_engine(self) -> None:
         """Return once the engine works; jobs stay queued until then, which may be after a restart."""
-        if not self._service.model.is_working:
-            log.error("jobs stay queued until the engine works: %s", self._service.model.failure)
-            while not self._service.model.is_working:
+        if self._service.models.failure:
+            log.error("jobs stay queued until the engine works: %s", self._service.models.failure)
+            while self._service.models.failure:
                 await asyncio.sleep(ENGINE_POLL_S)
             log.info("the engine works again: jobs are started")
+
+    async def _transcribe(self, request: TranscribeRequest, on_event: OnEvent) -> Transcript:
+        """A job is put back if its model fails while others work: it is not the cause."""
+        if failure := self._service.models.engine_failure(request.model):
+            raise QueueFull(f"the model of the job fails: {failure}")
+        return await self._service.run(request, on_event)
 
     async def _start_next(self, *, batch_first: bool) -> LocalJob | None:
         """The job that was started; None if there is none that can be."""

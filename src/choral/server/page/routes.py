@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from typing import Any
 
 from fastapi import APIRouter
 from prometheus_client import Counter
@@ -20,6 +21,7 @@ from choral.server.service import Service
 
 STATIC = Path(__file__).parent / "static"
 FILES = {file.name: file for file in STATIC.iterdir()}  # a request can only name one of these: no path is built from it
+UNLOADED = "unloaded"  # until the next request
 MEDIA_TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 POLICY = "; ".join(
     (
@@ -53,10 +55,11 @@ class EngineModelBody(BaseModel):
 
 
 class EngineBody(BaseModel):
-    """Counters since the start; the difference of two readings gives the load between them."""
+    """Counters of all loaded models; the difference of two readings gives the load between them."""
 
     at: float  # seconds since 1970
-    model: EngineModelBody
+    model: EngineModelBody  # the default one
+    models: list[str]
     slots: int
     waiting: int
     requests: int
@@ -95,33 +98,48 @@ def make_router(service: Service) -> APIRouter:
 
 
 def engine_body(service: Service) -> EngineBody:
-    model, stats = service.model, service.model.stats
+    loaded = service.models.loaded
+    stats = [each.model.stats for each in loaded]
+
+    def total(name: str) -> Any:
+        return sum(getattr(each, name) for each in stats)
+
     return EngineBody(
         at=time.time(),
-        model=EngineModelBody(
-            name=service.model_id,
-            engine=model.engine,
-            device=model.device,
-            compute_type=model.compute_type,
-            languages=list(CODES) if model.is_multilingual else ["en"],
-        ),
-        slots=model.n_slots,
-        waiting=stats.waiting,
+        model=_model_body(service),
+        models=list(service.names.model_ids),
+        slots=sum(each.model.n_slots for each in loaded),
+        waiting=total("waiting"),
         requests=service.requests.n_active,
-        windows=stats.windows,
-        encoder_steps=stats.encoder_steps,
-        encoded=stats.encoded,
-        cache_hits=stats.cache_hits,
-        decoder_steps=stats.steps,
-        decoder_rows=stats.rows,
-        busy_s=stats.busy_s,
+        windows=total("windows"),
+        encoder_steps=total("encoder_steps"),
+        encoded=total("encoded"),
+        cache_hits=total("cache_hits"),
+        decoder_steps=total("steps"),
+        decoder_rows=total("rows"),
+        busy_s=total("busy_s"),
         audio_s=_value(service.metrics.audio_s),
     )
 
 
+def _model_body(service: Service) -> EngineModelBody:
+    """The default model, with the engine of one that is loaded."""
+    info = service.models.info()
+    loaded = sorted(service.models.loaded, key=lambda each: each.id != info.id)
+    engine = loaded[0].model if loaded else None
+    return EngineModelBody(
+        name=info.id,
+        engine=engine.engine if engine else UNLOADED,
+        device=engine.device if engine else UNLOADED,
+        compute_type=engine.compute_type if engine else UNLOADED,
+        languages=list(CODES) if info.is_multilingual else ["en"],
+    )
+
+
 def _value(counter: Counter) -> float:
+    """Of all models."""
     [metric] = counter.collect()
-    return metric.samples[0].value
+    return sum(sample.value for sample in metric.samples if sample.name.endswith("_total"))
 
 
 def _file(name: str) -> Response:

@@ -53,8 +53,6 @@ BETA_ADAPTER: TypeAdapter[BetaSecretRequest] = TypeAdapter(BetaSecretRequest)
 
 def make_router(service: Service) -> APIRouter:
     router = APIRouter(tags=["OpenAI"])
-    served = ServedModel(service.names, service.model.transcriber.tokenizer)
-    default = SessionConfig.of_model(service.model_id)
     errors = error_responses(400, 401, 408, 413, 429, 503)
 
     @router.post(
@@ -64,8 +62,9 @@ def make_router(service: Service) -> APIRouter:
         openapi_extra=_json_body(ClientSecretRequest),
     )
     async def client_secret(request: Request) -> Response:
-        asked, unknown = validate_known(SECRET_ADAPTER, await _read_object(service, request), served)
-        config = default.updated(asked.session.audio.input)
+        fields = await _read_object(service, request)
+        asked, unknown = validate_known(SECRET_ADAPTER, fields, _served_model(service, fields))
+        config = SessionConfig.of_model(service.model_id).updated(asked.session.audio.input)
         value, secret = service.realtime.client_secrets.create(
             _key_hash(request), config, is_beta=False, lifetime_s=asked.expires_after.seconds
         )
@@ -80,8 +79,9 @@ def make_router(service: Service) -> APIRouter:
         openapi_extra=_json_body(BetaSecretRequest),
     )
     async def transcription_session(request: Request) -> Response:
-        asked, unknown = validate_known(BETA_ADAPTER, await _read_object(service, request), served)
-        config = default.updated(asked)
+        fields = await _read_object(service, request)
+        asked, unknown = validate_known(BETA_ADAPTER, fields, _served_model(service, fields))
+        config = SessionConfig.of_model(service.model_id).updated(asked)
         value, secret = service.realtime.client_secrets.create(
             _key_hash(request), config, is_beta=True, lifetime_s=asked.client_secret.expires_after.seconds
         )
@@ -90,6 +90,20 @@ def make_router(service: Service) -> APIRouter:
         return _response(body, asked, unknown)
 
     return router
+
+
+def _served_model(service: Service, fields: dict[str, Any]) -> ServedModel:
+    """The model that the configuration names; if it names none, or an unknown one, the default model."""
+    names = [fields.get("input_audio_transcription"), _nested(fields, "session", "audio", "input", "transcription")]
+    asked = [name["model"] for name in names if isinstance(name, dict) and isinstance(name.get("model"), str)]
+    model = asked[0] if asked and asked[0] in service.names else None
+    return ServedModel(service.names, service.models.info(model).tokenizer)
+
+
+def _nested(value: Any, *names: str) -> Any:
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    return value
 
 
 def _key_hash(request: Request) -> str | None:

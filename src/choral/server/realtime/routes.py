@@ -6,6 +6,7 @@ The page that a browser opens a WebSocket for is checked before, by `cross_site`
 from __future__ import annotations
 
 import contextlib
+from contextlib import AsyncExitStack
 
 from fastapi import APIRouter, WebSocket
 from starlette.websockets import WebSocketDisconnect
@@ -30,16 +31,18 @@ def make_router(service: Service) -> APIRouter:
 
     @router.websocket(PATH)
     async def realtime(websocket: WebSocket) -> None:
-        try:
-            start = _check_request(websocket, service)
-            service.realtime.admission.require_capacity()
-        except ChoralError as error:
-            await websocket.send_denial_response(error_response(to_api_error(error)))
-            return
-        connection = WebSocketConnection(websocket, service, start)
-        with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
-            await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in websocket["subprotocols"] else None)
-            await connection.run()
+        async with AsyncExitStack() as stack:
+            try:
+                start = _check_request(websocket, service)
+                service.realtime.admission.require_capacity()
+                loaded = await stack.enter_async_context(service.hold_model(start.config.transcription.model))
+            except ChoralError as error:
+                await websocket.send_denial_response(error_response(to_api_error(error)))
+                return
+            connection = WebSocketConnection(websocket, service, loaded, start)
+            with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
+                await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in websocket["subprotocols"] else None)
+                await connection.run()
 
     return router
 
@@ -54,7 +57,7 @@ def _check_request(websocket: WebSocket, service: Service) -> SessionStart:
             code="unsupported_value",
         )
     model = websocket.query_params.get("model") or service.model_id
-    service.names.require(model)
+    service.names.resolve(model)
     client_secret: ClientSecret | None = websocket.state.client_secret
     if client_secret is not None:
         return SessionStart(client_secret.config, client_secret.is_beta, unknown)

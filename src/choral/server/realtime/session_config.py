@@ -94,7 +94,7 @@ class TranscriptionConfig(SchemaModel):
         if model:
             context = {"advice": served.names.advice}
             raise PydanticCustomError("model_not_found", "is not served here: {advice}", context)
-        return served.names.all[0]
+        return served.names.default
 
     @field_validator("language")
     @classmethod

@@ -17,6 +17,7 @@ from starlette.websockets import WebSocket
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.server.api_errors import ApiError
+from choral.server.model_loader import LoadedModel
 from choral.server.quota import principal_of
 from choral.server.realtime import server_events
 from choral.server.realtime.outbox import CloseConnection, Outbox, call_in_loop
@@ -38,7 +39,7 @@ CLOSE_S = 1.0  # to close a connection whose client does not read
 
 
 class WebSocketConnection:
-    def __init__(self, websocket: WebSocket, service: Service, start: SessionStart) -> None:
+    def __init__(self, websocket: WebSocket, service: Service, loaded: LoadedModel, start: SessionStart) -> None:
         self._websocket, self._settings = websocket, service.settings
         self._principal = principal_of(websocket)
         self._handler_slots = service.realtime.handler_slots
@@ -51,8 +52,8 @@ class WebSocketConnection:
         self._is_refused = self._is_over = False
         self._closing: CloseConnection | None = None  # once all before it is sent
         deps = SessionDeps(
-            transcriber=service.model.transcriber,
-            names=service.names,
+            transcriber=loaded.transcriber,
+            names=service.names.of_model(loaded.id),
             max_buffered_s=service.settings.realtime_buffer_s,
             metrics=service.realtime.metrics,
             post=self._inbox.put,

@@ -35,5 +35,7 @@ function show(now, last, first) {
   find("engine-fill-text").textContent = `${Math.round(100 * fill)} %`;
   find("engine-waiting").textContent = String(now.waiting);
   find("engine-speed").textContent = speed > 0.05 ? `${speed.toFixed(speed < 10 ? 1 : 0)}×` : "idle";
-  find("engine-model").textContent = `${now.model.name} on ${now.model.device}`;
+  find("engine-model").textContent = now.slots
+    ? `${now.model.name} on ${now.model.device}`
+    : `${now.model.name}, not loaded`;
 }

@@ -1,0 +1,16 @@
+"""The memory of another process, from the proc file system."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+
+def process_memory_bytes(pid: int) -> int:
+    """What it has resident, with its share of what it shares; 0 if the system does not tell, or it has ended."""
+    try:
+        text = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    found = re.search(r"^Pss:\s+(\d+) kB", text, re.MULTILINE)
+    return int(found[1]) * 1024 if found else 0
