@@ -34,7 +34,7 @@ async def wait_until(condition: Callable[[], bool], limit_s: float = 90.0) -> No
 def test_killed_engine_fails_its_requests_and_is_started_again(tiny_en_pt: Path, jfk: Path) -> None:
     async def run(service: Service, model: Model, engine: SupervisedEngine) -> None:
         readiness = Readiness(service)
-        await readiness.self_test(service.models.loaded[0])
+        await readiness.self_test(service.model_id)
         assert readiness.status == "ready"
         with jfk.open("rb") as file:
             audio = OpenFile("jfk.wav", file)

@@ -132,7 +132,7 @@ def test_a_model_that_fails_leaves_the_others_alone(
         async with opened(weights) as service, AsyncExitStack() as stack:
             readiness = Readiness(service)
             first = await stack.enter_async_context(service.models.use("first"))
-            await readiness.self_test(first)
+            await readiness.self_test(first.id)
             Path(weights[2]).unlink()
             with pytest.raises(EngineClosed, match="third cannot be loaded: the server's log says why"):
                 await transcribe(service, jfk, "third")

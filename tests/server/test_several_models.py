@@ -100,14 +100,14 @@ def test_a_model_is_added_used_unloaded_and_removed(server: ServeProcess, jfk: P
 def test_jobs_and_live_sessions_choose_a_model(server: ServeProcess, tiny_en_pt: Path, jfk: Path) -> None:
     shutil.copytree(tiny_en_pt.parent, store_of(server) / "tiny.en", copy_function=os.link, dirs_exist_ok=True)
     assert call(server, "POST", "/v1/models/tiny.en", ADMIN).status_code in (200, 201)
-    unknown = call(server, "POST", "/v1/jobs", files={"file": jfk.open("rb")}, data={"model": "other"})
+    unknown = call(server, "POST", "/v1/jobs", files={"file": jfk.read_bytes()}, data={"model": "other"})
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
     french = call(
-        server, "POST", "/v1/jobs", files={"file": jfk.open("rb")}, data={"model": "tiny.en", "language": "fr"}
+        server, "POST", "/v1/jobs", files={"file": jfk.read_bytes()}, data={"model": "tiny.en", "language": "fr"}
     )
     assert french.status_code == 400
-    job = call(server, "POST", "/v1/jobs", files={"file": jfk.open("rb")}, data={"model": "tiny.en"}).json()["id"]
-    wait_until(lambda: call(server, "GET", f"/v1/jobs/{job}").json()["status"] == "succeeded")
+    job = call(server, "POST", "/v1/jobs", files={"file": jfk.read_bytes()}, data={"model": "tiny.en"}).json()["id"]
+    wait_until(lambda: call(server, "GET", f"/v1/jobs/{job}").json()["state"] == "succeeded")
 
     headers = {"Authorization": f"Bearer {USER}"}
     with connected(server.url, query="?intent=transcription&model=tiny.en", additional_headers=headers) as session:

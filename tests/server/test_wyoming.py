@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import select
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from zeroconf.asyncio import AsyncZeroconf
 
 from audio.media_files import read_clip
 from choral.cli.main import main
+from choral.server.dialects.wyoming_zeroconf import SERVICE, announced
 from serve_process import ServeProcess
 
 WORDS = "ask not what your country can do for you"
@@ -105,3 +111,50 @@ def test_audio_over_the_limit(shared_server: ServeProcess) -> None:
 def test_a_server_with_keys_does_not_offer_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", "--dialects", "all", "--api-key", "ck-x", "--port", "0"]) == 2
     assert "wyoming has no keys" in capsys.readouterr().err
+
+
+def test_text_comes_while_one_speaks(shared_server: ServeProcess, jfk: Path) -> None:
+    samples = read_clip(jfk).tobytes()
+    with connected(shared_server) as client:
+        client.send("transcribe", language="en", name="openai/whisper-tiny")
+        client.send("audio-start", **RAW)
+        for start in range(0, len(samples), 6_400):
+            client.send("audio-chunk", samples[start : start + 6_400], **RAW)
+            time.sleep(0.2)  # as fast as it is spoken
+        readable, _, _ = select.select([client.connection], [], [], 60)
+        assert readable  # before the end of the audio
+        client.send("audio-stop")
+        events = [client.receive()]
+        while events[-1][0] != "transcript-stop":
+            events.append(client.receive())
+    assert [kind for kind, _ in events[:2]] == ["transcript-start", "transcript-chunk"]
+    chunks = "".join(data["text"] for kind, data in events if kind == "transcript-chunk")
+    assert events[-2] == ("transcript", {"text": chunks, "language": "en"})
+    assert "country" in chunks
+
+
+def test_stereo_audio_is_transcribed_when_it_has_ended(shared_server: ServeProcess, jfk: Path) -> None:
+    stereo = np.repeat(read_clip(jfk), 2).tobytes()
+    raw = {**RAW, "channels": 2}
+    with connected(shared_server) as client:
+        client.send("transcribe", language="en")
+        client.send("audio-start", **raw)
+        client.send("audio-chunk", stereo, **raw)
+        client.send("audio-stop")
+        events = [client.receive()]
+        while events[-1][0] != "transcript-stop":
+            events.append(client.receive())
+    assert WORDS in events[-2][1]["text"].replace(",", "")
+
+
+def test_the_port_is_announced() -> None:
+    async def run() -> None:
+        with socket.create_server(("127.0.0.1", 0)) as bound:
+            port = bound.getsockname()[1]
+            name = f"choral-{socket.gethostname().partition('.')[0]}-{port}.{SERVICE}"
+            async with announced(bound), AsyncZeroconf(interfaces=["127.0.0.1"]) as zeroconf:
+                found = await zeroconf.async_get_service_info(SERVICE, name, 10_000)
+                assert found is not None
+                assert (found.port, found.parsed_addresses()) == (port, ["127.0.0.1"])
+
+    asyncio.run(run())

@@ -51,7 +51,16 @@ of other sites. docs/operate.md has a table of all limits, including those witho
 
 exit codes: 0 stopped; 2 usage, 4 model, 5 disk, 6 engine, 7 missing package, 9 Redis
 """
-ADDRESS_FLAGS = ("host", "port", "trusted_hosts", "cors_origins", "unknown_fields", "dialects", "wyoming_port")
+ADDRESS_FLAGS = (
+    "host",
+    "port",
+    "trusted_hosts",
+    "cors_origins",
+    "unknown_fields",
+    "dialects",
+    "wyoming_port",
+    "wyoming_zeroconf",
+)
 MODEL_FLAGS = ("alias", "any_model", "pin", "idle_unload", "models_memory")
 LIMIT_FLAGS = (
     "max_upload_bytes", "max_audio_s", "uploads", "upload_stall_s", "upload_timeout_s", "upload_min_rate",
@@ -93,7 +102,7 @@ def add_arguments(parser: Parser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    import choral.server.app  # noqa: F401  raises before anything else if a package of the server is missing
+    import choral.server.app
     from choral.common.aio import server_loop_factory
     from choral.common.logs import configure_logging
     from choral.common.malloc import limit_malloc_arenas
@@ -116,6 +125,8 @@ def run(arguments: argparse.Namespace) -> int:
     signing_key(os.environ.get(WEBHOOK_SECRET, ""))  # likewise if the webhook secret is malformed
     jobs = JobSettings(**given_options(arguments, JobSettings))
     keys = ApiKeyStore(arguments.api_keys_file, arguments.api_key or os.environ.get(KEY) or None)
+    if settings.wyoming_zeroconf:
+        import choral.server.dialects.wyoming_zeroconf  # noqa: F401  raises now if its package is missing
     if settings.speaks("wyoming") and keys.is_required:
         raise UsageError("the dialect wyoming has no keys: leave it out, or serve it by a server without keys")
     limit_malloc_arenas()
@@ -195,6 +206,10 @@ async def serve(
         bound.listen(BACKLOG)  # clients can connect from here on
         if wyoming is not None:
             await stack.enter_async_context(serve_wyoming(service, wyoming))
+            if settings.wyoming_zeroconf:
+                from choral.server.dialects.wyoming_zeroconf import announced
+
+                await stack.enter_async_context(announced(wyoming))
         write_stdout(greeting(service, keys, bound, wyoming))
         await listener.serve([bound])
 

@@ -23,7 +23,7 @@ from choral.server import alignments, diarization_route, health, model_routes, o
 from choral.server.api_errors import add_error_handlers
 from choral.server.api_keys import ApiKeyStore
 from choral.server.cross_site import CrossSitePolicy
-from choral.server.dialects import asr_webservice, deepgram, whisper_cpp
+from choral.server.dialects import asr_webservice, deepgram_live, whisper_cpp
 from choral.server.jobs import routes as job_routes
 from choral.server.jobs.job_store import JobStore
 from choral.server.middleware import RequestMiddleware
@@ -49,7 +49,7 @@ ROUTERS: tuple[MakeRouter, ...] = (
 DIALECT_ROUTERS: dict[Dialect, MakeRouter] = {
     "asr": asr_webservice.make_router,
     "whisper-cpp": whisper_cpp.make_router,
-    "deepgram": deepgram.make_router,
+    "deepgram": deepgram_live.make_router,
 }
 EXPOSED_HEADERS = ("x-request-id", "retry-after", "warning")
 

@@ -6,6 +6,7 @@ the query is removed from the request before anything can log it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from urllib.parse import unquote_plus
 
 from starlette.datastructures import Headers
@@ -25,8 +26,15 @@ def take_secret(scope: Scope) -> str:
     if scope["type"] == "websocket":
         protocols = [name for name in scope.get("subprotocols", ()) if name.startswith(KEY_PROTOCOL)]
         found += [name.removeprefix(KEY_PROTOCOL) for name in protocols]
+        found += _deepgram_keys(scope.get("subprotocols", ()))
         found += _take_query_keys(scope)
     return next((secret.strip() for secret in found if secret.strip()), "")
+
+
+def _deepgram_keys(protocols: Sequence[str]) -> list[str]:
+    """Deepgram's clients in browsers send the subprotocols `token` and the key."""
+    is_deepgram = len(protocols) > 1 and protocols[0].lower() in SCHEMES
+    return [protocols[1]] if is_deepgram else []
 
 
 def _take_query_keys(scope: Scope) -> list[str]:

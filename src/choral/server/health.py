@@ -14,7 +14,6 @@ from starlette.responses import PlainTextResponse, Response
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.errors import ChoralError
-from choral.server.model_loader import LoadedModel
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
@@ -42,17 +41,20 @@ class Readiness:
 
     async def run_self_tests(self) -> None:
         """At start until one passes, and again while an engine fails: without requests, only a test can end that."""
+        models = self._service.models
         while True:
-            for entry in self._service.models.entries:
-                if entry.loaded is not None and not (self._has_passed and entry.loaded.model.is_working):
-                    async with self._service.models.use(entry.info.id) as loaded:  # it is not unloaded meanwhile
-                        await self.self_test(loaded)
+            if not self._has_passed:
+                await self.self_test(models.names.default)
+            for entry in models.entries:
+                if entry.loaded is not None and not entry.loaded.model.is_working:
+                    await self.self_test(entry.info.id)
             await asyncio.sleep(RETEST_S)
 
-    async def self_test(self, loaded: LoadedModel) -> None:
-        """Decode noise with the engine."""
+    async def self_test(self, model: str) -> None:
+        """Decode noise with the engine of a model, which is loaded first if need be, and not unloaded meanwhile."""
         try:
-            await run_in_thread(loaded.model.self_test, "self-test")
+            async with self._service.models.use(model) as loaded:
+                await run_in_thread(loaded.model.self_test, "self-test")
         except ChoralError as error:
             if self._error is None:  # once, not at every retest
                 log.exception("the self-test failed: the server is not ready until one passes")

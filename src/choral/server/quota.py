@@ -14,8 +14,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from starlette.requests import HTTPConnection
+from starlette.datastructures import State
 
 from choral.common.aio import LoopSupervisor
 from choral.server.api_errors import ApiError
@@ -174,7 +175,14 @@ class Principal:
 ANONYMOUS = Principal(None, None)
 
 
-def principal_of(connection: HTTPConnection) -> Principal:
+class HasState(Protocol):
+    """An HTTP request, a WebSocket, or an adapter of one."""
+
+    @property
+    def state(self) -> State: ...
+
+
+def principal_of(connection: HasState) -> Principal:
     """The principal that the middleware put into the request or WebSocket."""
     principal: Principal = connection.state.principal
     return principal

@@ -67,6 +67,7 @@ class ServerSettings:
     wyoming_port: int = option(
         10_300, "port of the dialect wyoming, which has no keys; 0 picks a free one", within=(0, 65_535)
     )
+    wyoming_zeroconf: bool = option(False, "announce the port of the dialect wyoming in the local networks")
     max_upload_bytes: int = option(256 * MIB, "largest accepted request", metavar="BYTES", within=(1, 2**40))
     max_audio_s: float = option(4 * HOUR_S, "longest accepted audio", metavar="SECONDS", within=(0.1, 100 * HOUR_S))
     uploads: int = option(128, "concurrent uploads; more are refused before they are read", within=(1, 65_536))

@@ -1,4 +1,4 @@
-"""Deepgram: `POST /v1/listen` with the audio as the body, or its URL in JSON. The query has the options.
+"""Deepgram's recordings: `POST /v1/listen` with the audio as the body, or its URL in JSON. The query has the options.
 
 Whisper writes punctuation and numerals by itself, so `punctuate` and `smart_format` have no effect. `redact`, on which
 somebody's privacy may depend, is refused rather than left out.
@@ -14,7 +14,7 @@ from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import Field
-from starlette.requests import Request
+from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 
 from choral.common.aio import close_in_thread
@@ -60,11 +60,14 @@ class ListenFields(LenientFields):
     sample_rate: int = Field(16_000, ge=1_000, le=192_000, description="of headerless audio")
     channels: int = Field(1, ge=1, le=32, description="of headerless audio")
 
+    @property
+    def hotwords(self) -> tuple[str, ...]:
+        return (*self.keyterm, *(re.sub(r":[-\d.]+$", "", keyword) for keyword in self.keywords))
+
     def options(self) -> TranscribeOptions:
-        hotwords = (*self.keyterm, *(re.sub(r":[-\d.]+$", "", keyword) for keyword in self.keywords))
         return to_options(
             language=None if self.detect_language else self.language,
-            hotwords=hotwords or None,
+            hotwords=self.hotwords or None,
             diarize=self.diarize,
             channels="split" if self.multichannel else "mix",
             word_timestamps=True,
@@ -91,10 +94,7 @@ def make_router(service: Service) -> APIRouter:
 
 
 async def _listen(service: Service, request: Request) -> Response:
-    pairs = [pair for pair in request.query_params.multi_items() if pair != ("language", "multi")]  # detected
-    if refused := [name for name, text in pairs if name in REFUSED and text != "false"]:
-        raise ApiError(f"`{refused[0]}` is not supported here: omit it", param=refused[0], code="unsupported_value")
-    fields, warnings = read_fields(ListenFields, pairs)
+    fields, warnings = read_fields(ListenFields, query_pairs(request))
     model = served_model(service, fields.model)
     service.requests.require_capacity()
     async with AsyncExitStack() as stack:
@@ -112,6 +112,14 @@ async def _listen(service: Service, request: Request) -> Response:
     language = transcript.language if fields.detect_language else None
     answer = listen_fields(transcript, model, sha256, language, has_utterances=fields.utterances)
     return add_warnings(json_response(answer), warnings)
+
+
+def query_pairs(connection: HTTPConnection) -> list[tuple[str, str]]:
+    """The query, unless it asks for what is refused."""
+    pairs = [pair for pair in connection.query_params.multi_items() if pair != ("language", "multi")]  # detected
+    if refused := [name for name, text in pairs if name in REFUSED and text != "false"]:
+        raise ApiError(f"`{refused[0]}` is not supported here: omit it", param=refused[0], code="unsupported_value")
+    return pairs
 
 
 def served_model(service: Service, name: str | None) -> str:

@@ -1,8 +1,9 @@
 """Wyoming, the protocol of Home Assistant's voice assistants: a TCP port that takes audio and returns its transcript.
 
 A connection counts as a live session: their number, the time without a message and the largest message are limited
-as theirs, and a shutdown lets it finish. The audio goes to a temporary file and is transcribed like an upload when it
-ends. The protocol has no keys, so a server with keys does not offer it.
+as theirs, and a shutdown lets it finish. Audio is decoded while one speaks. It also goes to a temporary file, which is
+transcribed like an upload if a live session cannot take it. The protocol has no keys, so a server with keys does not
+offer it.
 """
 
 from __future__ import annotations
@@ -28,13 +29,14 @@ from choral.server.api_errors import ApiError, to_api_error
 from choral.server.decoding_fields import MAX_KEYWORDS, Keyword
 from choral.server.dialects.dialect_request import LenientFields
 from choral.server.dialects.headerless import RawFormat
+from choral.server.dialects.live_utterance import ClientLeft, LiveUtterance
 from choral.server.dialects.wyoming_events import MAX_LINE_BYTES, WyomingError, WyomingEvent, read_event
 from choral.server.forms import SpokenLanguage, to_options, validate
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.speech_form import Text
 from choral.serving.input_sources import OpenFile
-from choral.transcript import Segment
+from choral.transcript import Segment, Transcript
 
 log = logging.getLogger("choral.server")
 PROJECT = {"name": "Choral", "url": ""}
@@ -58,10 +60,6 @@ class AudioFields(LenientFields):
     channels: int = Field(1, ge=1, le=8)
 
 
-class ClientLeft(Exception):
-    """The connection ended before its transcript was ready."""
-
-
 class WyomingConnection:
     def __init__(self, service: Service, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._service, self._settings = service, service.settings
@@ -72,6 +70,8 @@ class WyomingConnection:
         self._model: str | None = None
         self._raw = RawFormat()
         self._audio: IO[bytes] | None = None
+        self._live: LiveUtterance | None = None
+        self._chunks: list[str] = []  # of the transcript, that were sent
         self._n_bytes = 0
 
     def drain(self) -> None:
@@ -90,7 +90,7 @@ class WyomingConnection:
             api_error = to_api_error(error)
             await self.send("error", text=str(api_error), code=api_error.code)
         finally:
-            self._discard_audio()
+            await self._discard_audio()
             if self._next is not None:
                 await cancel_tasks([self._next])
 
@@ -120,16 +120,16 @@ class WyomingConnection:
                 self._model = fields.name if fields.name in self._service.names.targets else None
                 self._service.require_supported(self._options, task_param="task", model=self._model)
             case "audio-start":
-                self._start_audio(validate(AudioFields, event.data))
+                await self._start_audio(validate(AudioFields, event.data))
             case "audio-chunk":
-                self._append(event)
+                await self._append(event)
             case "audio-stop":
                 await self._transcribe()
             case _:
                 pass  # the protocol grows: unknown events are dropped
 
-    def _start_audio(self, fields: AudioFields) -> None:
-        self._discard_audio()
+    async def _start_audio(self, fields: AudioFields) -> None:
+        await self._discard_audio()
         self._service.requests.require_capacity()
         self._raw = RawFormat("linear16", fields.rate, fields.channels)
         try:
@@ -137,10 +137,12 @@ class WyomingConnection:
             self._audio.write(self._raw.wav_header(0))
         except OSError as error:
             raise cannot_store(error) from error
+        if LiveUtterance.can_take(fields.rate, fields.channels):
+            self._live = LiveUtterance(self._service, self._model, self._options, fields.rate, self._send_chunk)
 
-    def _append(self, event: WyomingEvent) -> None:
+    async def _append(self, event: WyomingEvent) -> None:
         if self._audio is None:
-            self._start_audio(validate(AudioFields, event.data))
+            await self._start_audio(validate(AudioFields, event.data))
         assert self._audio is not None
         self._n_bytes += len(event.payload)
         too_long = self._n_bytes / self._raw.bytes_per_s > self._settings.max_audio_s
@@ -150,41 +152,61 @@ class WyomingConnection:
             self._audio.write(event.payload)
         except OSError as error:
             raise cannot_store(error) from error
+        if self._live is not None and event.payload:
+            await self._live.append(event.payload)
 
     async def _transcribe(self) -> None:
-        """The text in chunks as it becomes final, and as a whole for clients that do not know these."""
+        """The text in chunks as it is confirmed, and as a whole for clients that do not know these."""
+        text, language = "", self._options.language
+        if self._audio is not None and self._n_bytes:
+            live = None if self._live is None else await self._unless_left(self._live.finish())
+            if live is not None:
+                text = live
+            elif self._chunks:
+                raise ApiError("the transcription failed: try again", status=500, code="transcription_failed")
+            else:
+                text, language = await self._transcribe_file(self._audio)
+        if not self._chunks:
+            await self.send("transcript-start", **self._language_fields())
+        await self._discard_audio()
+        await self.send("transcript", text=text, **({} if language is None else {"language": language}))
+        await self.send("transcript-stop")
+
+    async def _transcribe_file(self, file: IO[bytes]) -> tuple[str, str]:
+        """The text and its language."""
         text = TextAccumulator()
         chunks: asyncio.Queue[str | None] = asyncio.Queue()
 
         def add(segment: Segment) -> None:
             chunks.put_nowait(text.add(segment.text))
 
-        await self.send("transcript-start", **self._language_fields(self._options.language))
-        language = self._options.language
-        if self._audio is not None and self._n_bytes:
-            self._audio.seek(0)
-            self._audio.write(self._raw.wav_header(self._n_bytes))
-            self._audio.flush()
-            audio = OpenFile("the audio.wav", self._audio)
-            work = self._service.transcribe(audio, self._options, model=self._model, client_waits=True, on_segment=add)
-            sender = asyncio.create_task(self._send_chunks(chunks))
-            try:
-                language = (await self._unless_left(work)).language
-                chunks.put_nowait(None)
-                await sender
-            finally:
-                await cancel_tasks([sender])
-        self._discard_audio()
-        await self.send("transcript", text=text.text, **self._language_fields(language))
-        await self.send("transcript-stop")
+        file.seek(0)
+        file.write(self._raw.wav_header(self._n_bytes))
+        file.flush()
+        audio = OpenFile("the audio.wav", file)
+        work = self._service.transcribe(audio, self._options, model=self._model, client_waits=True, on_segment=add)
+        sender = asyncio.create_task(self._send_chunks(chunks))
+        try:
+            transcript: Transcript = await self._unless_left(work)
+            chunks.put_nowait(None)
+            await sender
+        finally:
+            await cancel_tasks([sender])
+        return text.text, transcript.language
 
-    def _language_fields(self, language: str | None) -> dict[str, str]:
-        return {} if language is None else {"language": language}
+    def _language_fields(self) -> dict[str, str]:
+        return {} if self._options.language is None else {"language": self._options.language}
 
     async def _send_chunks(self, chunks: asyncio.Queue[str | None]) -> None:
         while (chunk := await chunks.get()) is not None:
             if chunk:
-                await self.send("transcript-chunk", text=chunk)
+                await self._send_chunk(chunk)
+
+    async def _send_chunk(self, text: str) -> None:
+        if not self._chunks:
+            await self.send("transcript-start", **self._language_fields())
+        self._chunks.append(text)
+        await self.send("transcript-chunk", text=text)
 
     async def _unless_left(self, work: Coroutine[Any, Any, Any]) -> Any:
         """The result of the work, which is cancelled if the client leaves; an event that comes early is kept."""
@@ -207,10 +229,14 @@ class WyomingConnection:
             self._writer.transport.abort()
             raise ClientLeft from error
 
-    def _discard_audio(self) -> None:
+    async def _discard_audio(self) -> None:
+        live, self._live = self._live, None
         if self._audio is not None:
             close_in_thread(self._audio)
         self._audio, self._n_bytes = None, 0
+        if live is not None:
+            await live.cancel()
+        self._chunks.clear()
 
 
 def _info(service: Service) -> dict[str, Any]:

@@ -33,6 +33,7 @@ from choral.server.realtime.audio_formats import G711_RATE, FormatType, Int16, d
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS
 
 MAX_PADDING_MS, MAX_SILENCE_MS = 5_000, 60_000
+PcmRate = Literal[24_000, 16_000, 8_000, 32_000, 44_100, 48_000]
 BetaFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]
 
 
@@ -56,7 +57,7 @@ Include = Annotated[tuple[Literal["item.input_audio_transcription.logprobs"], ..
 
 class AudioFormat(SchemaModel):
     type: FormatType
-    rate: Literal[24_000, 16_000] = 24_000  # of PCM; 16 kHz is an extension of OpenAI's API
+    rate: PcmRate = 24_000  # of PCM; all others are an extension of OpenAI's API
 
     @field_validator("rate", mode="before")
     @classmethod

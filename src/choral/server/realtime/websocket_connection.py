@@ -11,9 +11,10 @@ import asyncio
 import contextlib
 import sys
 from queue import SimpleQueue
+from typing import Protocol
 
+from starlette.datastructures import State
 from starlette.types import Message
-from starlette.websockets import WebSocket
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.server.api_errors import ApiError
@@ -38,8 +39,21 @@ LAST_EVENTS_S = 5.0  # to send what is queued when a session ends
 CLOSE_S = 1.0  # to close a connection whose client does not read
 
 
+class EventSocket(Protocol):
+    """A WebSocket, or an adapter that translates another protocol to OpenAI's events."""
+
+    @property
+    def state(self) -> State: ...
+
+    async def receive(self) -> Message: ...
+
+    async def send_text(self, text: str, /) -> None: ...
+
+    async def close(self, code: int, reason: str, /) -> None: ...
+
+
 class WebSocketConnection:
-    def __init__(self, websocket: WebSocket, service: Service, loaded: LoadedModel, start: SessionStart) -> None:
+    def __init__(self, websocket: EventSocket, service: Service, loaded: LoadedModel, start: SessionStart) -> None:
         self._websocket, self._settings = websocket, service.settings
         self._principal = principal_of(websocket)
         self._handler_slots = service.realtime.handler_slots
@@ -64,6 +78,10 @@ class WebSocketConnection:
 
     def drain(self) -> None:
         self._inbox.put(FinishAndClose(GOING_AWAY, "the server is shutting down"))
+
+    def finish(self) -> None:
+        """Transcribe what was said so far, then close: for protocols in which the client asks for that."""
+        self._inbox.put(FinishAndClose(NORMAL, "the client has finished"))
 
     async def run(self) -> None:
         """Serve the session until either side closes it or the client is too slow."""
