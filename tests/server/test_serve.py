@@ -199,7 +199,7 @@ def test_key_file_changes_take_effect_at_once(
         keys("remove", "bob", "--file", keys_file)
         with pytest.raises(openai.AuthenticationError):
             client.models.list()
-    assert keys("list", "--file", keys_file).splitlines()[1].split() == ["ann", "0", "0", "0"]
+    assert keys("list", "--file", keys_file).splitlines()[1].split() == ["ann", "0", "0", "0", "no"]
 
 
 @pytest.mark.filterwarnings("ignore:deprecated:DeprecationWarning")  # the client's own, on translations
