@@ -117,6 +117,11 @@ def state(
         n_text=n_text.clone(),
         sum_logprobs=torch.zeros(N_SLOTS),
         is_done=numbers(0, 0, 0, 0, 0, 0, 0, 0, 1),
+        prompt_ends=torch.zeros(N_SLOTS, dtype=torch.long),
+        drafts=torch.zeros(2, N_SLOTS, dtype=torch.long),
+        is_paused=torch.zeros(N_SLOTS, dtype=torch.long),
+        n_compared=torch.zeros(N_SLOTS, dtype=torch.long),
+        n_accepted=torch.zeros(N_SLOTS, dtype=torch.long),
     )
     return wanted, progress
 
@@ -253,3 +258,35 @@ def test_nan_logits_reach_the_log_probability(
     is_nan = progress.sum_logprobs.isnan().tolist()
     assert is_nan[2]
     assert sum(is_nan) == 1
+
+
+def test_drafted_tokens_are_accepted_until_one_differs(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Three logits for each row and two drafted tokens: the row advances as if it had been sampled step by step."""
+    so_far = [[100 + slot] for slot in range(N_SLOTS)]
+    wanted, progress = state(tokenizer, [DecodeParams(language="en", timestamps=False)] * N_SLOTS, so_far)
+    wanted.max_tokens.fill_(200)
+    logits = torch.randn(3 * N_SLOTS, N_VOCAB, generator=torch.Generator().manual_seed(3))
+    logits[:, tokenizer.eot] = -100.0
+    logits[3 * 2 + 1, tokenizer.eot] = 100.0  # slot 2 ends with its second token
+    rows = torch.arange(N_SLOTS).int()
+    expected = copy.deepcopy(progress)
+    sampled: list[Tensor] = []
+    for token in range(3):
+        module.reference(logits, rows * 3 + token, rows, wanted, expected, vocabulary)
+        sampled.append(expected.next_tokens.clone())
+    progress.drafts[0], progress.drafts[1] = sampled[0], sampled[1]
+    progress.drafts[0, :2] += 1  # slots 0 and 1 disagree at once, slot 3 with the second token
+    progress.drafts[1, 3] += 1
+    plain = copy.deepcopy(progress)
+    sample(logits, rows, rows, wanted, progress, vocabulary, n_tokens=3)
+    for token in range(3):
+        module.reference(logits, rows, rows, wanted, plain, vocabulary, n_tokens=3, token=token)
+    n_sampled = [1, 1, 2, 2, 3, 3, 3, 3, 0]  # the last slot is done from the start
+    for result in (progress, plain):
+        assert (result.recent[3] - 1).tolist() == n_sampled
+        assert result.n_compared.tolist() == [1, 1, 2, 2, 2, 2, 2, 2, 0]
+        assert result.n_accepted.tolist() == [0, 0, 2, 1, 2, 2, 2, 2, 0]
+        for slot, n in enumerate(n_sampled[:-1]):
+            assert result.next_tokens[slot] == sampled[n - 1][slot]
+    assert torch.equal(progress.texts[4:8], expected.texts[4:8])
+    assert torch.allclose(progress.sum_logprobs[4:8], expected.sum_logprobs[4:8], atol=1e-3)

@@ -76,7 +76,12 @@ def pick_compute_type(requested: ComputeType, device: torch.device) -> str:
 
 
 def capacity_of(
-    dims: ModelDims, device: torch.device, dtype: torch.dtype, n_slots: int, cross_dtype: torch.dtype | None = None
+    dims: ModelDims,
+    device: torch.device,
+    dtype: torch.dtype,
+    n_slots: int,
+    cross_dtype: torch.dtype | None = None,
+    draft_dims: ModelDims | None = None,
 ) -> Capacity:
     """Slots and encoder cache that fit into the memory that is free now."""
     is_cuda = device.type == "cuda"
@@ -88,4 +93,5 @@ def capacity_of(
         max_slots=MAX_SLOTS[device.type],
         slots_share=GPU_SLOTS_SHARE if is_cuda else SLOTS_SHARE,
         cross_item_bytes=(cross_dtype or dtype).itemsize,
+        draft_dims=draft_dims,
     )
