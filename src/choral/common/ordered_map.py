@@ -1,0 +1,54 @@
+"""A function over a sequence of items on several threads, with the results in order.
+
+It is for functions that release the GIL. At most `max_ahead` results exist that were not taken yet.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import TypeVar
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def ordered_map(
+    function: Callable[[Item], Result], items: Iterable[Item], *, n_threads: int, max_ahead: int, name: str
+) -> Generator[Result, None, None]:
+    """Items are taken on the thread that iterates. An error of the function is raised in place of its result.
+
+    When the iteration ends, the threads finish what they compute, which nobody waits for.
+    """
+    tasks: SimpleQueue[tuple[Future[Result], Item] | None] = SimpleQueue()
+    pending: deque[Future[Result]] = deque()
+    for index in range(n_threads):  # daemons: one that is stuck in a read must not keep the program from ending
+        threading.Thread(target=_work, args=(function, tasks), name=f"{name}-{index}", daemon=True).start()
+    try:
+        for item in items:
+            future: Future[Result] = Future()
+            tasks.put((future, item))
+            pending.append(future)
+            if len(pending) >= max_ahead:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        for future in pending:
+            future.cancel()
+        for _ in range(n_threads):
+            tasks.put(None)
+
+
+def _work(function: Callable[[Item], Result], tasks: SimpleQueue[tuple[Future[Result], Item] | None]) -> None:
+    while (task := tasks.get()) is not None:
+        future, item = task
+        if future.set_running_or_notify_cancel():
+            try:
+                future.set_result(function(item))
+            except BaseException as error:  # raised where the result is used
+                future.set_exception(error)
+        del future, task  # a waiting thread must not keep the last result alive
