@@ -32,7 +32,7 @@ def ordered_map(
             future: Future[Result] = Future()
             tasks.put((future, item))
             pending.append(future)
-            if len(pending) >= max_ahead:
+            while pending and (len(pending) >= max_ahead or pending[0].done()):
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()
