@@ -17,7 +17,7 @@ import numpy as np
 from choral.audio.decode import Decoder
 from choral.audio.resample import Piece, Pieces
 from choral.audio.section_plan import plan_sections
-from choral.audio.sections import Section, SectionMismatch, decode_section
+from choral.audio.sections import DecodeSection, SectionMismatch, decode_section
 from choral.audio.source import AudioSource
 from choral.common.ordered_map import ordered_map
 from choral.common.spare_cores import n_threads_for
@@ -49,7 +49,7 @@ def _measuring(decoder: Decoder, cursor: PieceCursor) -> Generator[Piece, None, 
     return n_threads
 
 
-def _in_sections(cursor: PieceCursor, sections: Iterator[Section], n_threads: int) -> Pieces:
+def _in_sections(cursor: PieceCursor, sections: Iterator[DecodeSection], n_threads: int) -> Pieces:
     first = next(sections)
     yield from cursor.read(first.start)
     if cursor.n_returned < first.start:

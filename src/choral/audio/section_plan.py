@@ -20,7 +20,7 @@ from typing import IO
 from choral.audio.media import PCM_WAV_OPTIONS, Media
 from choral.audio.mp3_frames import Mp3Layout, UnusualMp3, frame_starts, n_warm_up_frames, read_layout
 from choral.audio.recording import MAX_ORDINARY_RATE
-from choral.audio.sections import Section, SectionGrid, SectionMismatch
+from choral.audio.sections import DecodeSection, SectionGrid, SectionMismatch
 from choral.audio.source import AudioSource
 
 SEEK_MARGIN_S = 1.0  # before a section, where ffmpeg seeks to
@@ -30,7 +30,7 @@ _FLAC_MARKERS = (b"fLaC\0\0\0\x22", b"fLaC\x80\0\0\x22")  # with the header of t
 _INTEGER_CODECS = ("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le")
 
 
-def plan_sections(source: AudioSource, media: Media, start: int) -> Iterator[Section] | None:
+def plan_sections(source: AudioSource, media: Media, start: int) -> Iterator[DecodeSection] | None:
     """The sections of a file from its first possible start after 16 kHz sample `start`; None: it has to be sequential.
 
     The iterator raises `SectionMismatch` where it turns out that the file is not as it seemed.
@@ -58,7 +58,7 @@ def readable_path(file: IO[bytes]) -> str | None:
     return path if stat.S_ISREG(os.fstat(number).st_mode) and os.access(path, os.R_OK) else None
 
 
-def mp3_sections(path: str, start: int) -> Iterator[Section]:
+def mp3_sections(path: str, start: int) -> Iterator[DecodeSection]:
     """Found while the headers of the frames are read, so that the first need not wait for the last."""
     try:
         file = open(path, "rb")  # noqa: SIM115  with a position of its own; the next line closes it
@@ -68,7 +68,7 @@ def mp3_sections(path: str, start: int) -> Iterator[Section]:
         yield from _mp3_sections(file, path, start)
 
 
-def _mp3_sections(file: IO[bytes], path: str, start: int) -> Iterator[Section]:
+def _mp3_sections(file: IO[bytes], path: str, start: int) -> Iterator[DecodeSection]:
     try:
         layout = read_layout(file)
         grid, starts = SectionGrid(layout.header.rate), array("q")
@@ -86,7 +86,7 @@ def _mp3_sections(file: IO[bytes], path: str, start: int) -> Iterator[Section]:
 
 def mp3_section(
     grid: SectionGrid, layout: Mp3Layout, starts: array[int], path: str, first: int, n_inputs: int | None
-) -> Section:
+) -> DecodeSection:
     """`first`: its first unit; `n_inputs`: those of the file, for the last section."""
     n_before = max(0, first - grid.run_in_units) * grid.unit_inputs + layout.n_skipped
     frame = n_before // layout.header.n_samples
@@ -112,7 +112,7 @@ def format_options(kind: str) -> str:
     return ":".join(f"{name}={value}" for name, value in options.items())
 
 
-def seekable_sections(media: Media, path: str, start: int) -> Iterator[Section]:
+def seekable_sections(media: Media, path: str, start: int) -> Iterator[DecodeSection]:
     """Of a format in which ffmpeg finds any sample, and knows how many there are."""
     stream, kind, rate = media.stream, media.container.format.name, media.stream.codec_context.sample_rate
     if stream.time_base != Fraction(1, rate) or stream.start_time or not stream.duration:

@@ -35,7 +35,7 @@ class SectionMismatch(Exception):
 
 
 @dataclass(frozen=True)
-class Section:
+class DecodeSection:
     """A range of 16 kHz samples, and how ffmpeg gets there."""
 
     start: int
@@ -83,10 +83,10 @@ class SectionGrid:
         source: dict[str, str],
         trim: dict[str, str],
         has_timestamps: bool = False,
-    ) -> Section:
+    ) -> DecodeSection:
         """From unit `first`; to the end of a file of `n_inputs` samples, or of the usual length."""
         stop = (first + self.section_units) * self.unit_outputs
-        return Section(
+        return DecodeSection(
             start=first * self.unit_outputs,
             stop=stop if n_inputs is None else round(n_inputs * SAMPLE_RATE / self.rate),
             is_last=n_inputs is not None,
@@ -97,7 +97,7 @@ class SectionGrid:
         )
 
 
-def decode_section(section: Section, is_cancelled: Callable[[], bool]) -> list[Piece]:
+def decode_section(section: DecodeSection, is_cancelled: Callable[[], bool]) -> list[Piece]:
     """Its samples, in pieces of some seconds; none of use if it is cancelled."""
     try:
         return _decode(section, is_cancelled)
@@ -105,7 +105,7 @@ def decode_section(section: Section, is_cancelled: Callable[[], bool]) -> list[P
         raise SectionMismatch from error
 
 
-def _decode(section: Section, is_cancelled: Callable[[], bool]) -> list[Piece]:
+def _decode(section: DecodeSection, is_cancelled: Callable[[], bool]) -> list[Piece]:
     graph, sink = _connect(section)
     n_wanted = section.n_run_in + section.stop - section.start
     n_pulls = -(-n_wanted // MAX_PULL_SAMPLES)
@@ -127,7 +127,7 @@ def _decode(section: Section, is_cancelled: Callable[[], bool]) -> list[Piece]:
     return _trimmed(section, pieces, n_decoded - n_wanted)
 
 
-def _trimmed(section: Section, pieces: list[Piece], n_more: int) -> list[Piece]:
+def _trimmed(section: DecodeSection, pieces: list[Piece], n_more: int) -> list[Piece]:
     """Without the run-in and what follows the section."""
     if not pieces or len(pieces[0]) < section.n_run_in:
         raise SectionMismatch
@@ -142,13 +142,13 @@ def _trimmed(section: Section, pieces: list[Piece], n_more: int) -> list[Piece]:
     return pieces
 
 
-def _require_position(section: Section, frame: AudioFrame) -> None:
+def _require_position(section: DecodeSection, frame: AudioFrame) -> None:
     """ffmpeg seeks to a frame before the section, if it can."""
     if section.has_timestamps and (frame.pts is None or abs(frame.pts - section.start + section.n_run_in) > 1):
         raise SectionMismatch
 
 
-def _connect(section: Section) -> tuple[Graph, FilterContext]:
+def _connect(section: DecodeSection) -> tuple[Graph, FilterContext]:
     graph = Graph()
     if hasattr(graph, "threads"):
         graph.threads = 1
