@@ -86,6 +86,8 @@ def forced_options(model: Model) -> TranscribeOptions:
         max_tokens=LONG_TOKENS,
         suppress_tokens=(-1, tokenizer.eot),
         no_speech_threshold=None,
+        logprob_threshold=None,  # random weights are sure of nothing, and repeat themselves: no window is discarded
+        compression_ratio_threshold=None,
     )
 
 

@@ -9,6 +9,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
+from functools import partial
 from queue import SimpleQueue
 from typing import TypeVar
 
@@ -25,8 +26,7 @@ def ordered_map(
     """
     tasks: SimpleQueue[tuple[Future[Result], Item] | None] = SimpleQueue()
     pending: deque[Future[Result]] = deque()
-    for index in range(n_threads):  # daemons: one that is stuck in a read must not keep the program from ending
-        threading.Thread(target=_work, args=(function, tasks), name=f"{name}-{index}", daemon=True).start()
+    n_started = _start_threads(partial(_work, function, tasks), n_threads, name)
     try:
         for item in items:
             future: Future[Result] = Future()
@@ -39,8 +39,20 @@ def ordered_map(
     finally:
         for future in pending:
             future.cancel()
-        for _ in range(n_threads):
+        for _ in range(n_started):
             tasks.put(None)
+
+
+def _start_threads(run: Callable[[], None], n_threads: int, name: str) -> int:
+    """As many of them as the memory limit of the process allows; none is an error."""
+    for index in range(n_threads):
+        try:  # daemons: one that is stuck in a read must not keep the program from ending
+            threading.Thread(target=run, name=f"{name}-{index}", daemon=True).start()
+        except RuntimeError:
+            if index == 0:
+                raise
+            return index
+    return n_threads
 
 
 def _work(function: Callable[[Item], Result], tasks: SimpleQueue[tuple[Future[Result], Item] | None]) -> None:

@@ -2,7 +2,7 @@
 
 A measurement takes some time, because what starts now must have begun to work: of a hundred requests that start at
 once on an idle machine, none may take the cores that the others are about to use. The result is shared by all threads
-of the process, and is good for a second.
+of the process, for a moment.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from choral.common.processor import usable_cpus
 MIN_LENGTH_S = 120.0  # a shorter recording is over before much could be gained
 MAX_THREADS = 32
 MEASURE_S = 0.05
-VALID_S = 1.0
+VALID_S = 0.3  # decoding and voice detection of one recording ask within that time
 _STAT = Path("/proc/stat")
 _IDLE_FIELDS = slice(4, 6)  # of a CPU's line: idle, and waiting for a disk
 
