@@ -6,14 +6,18 @@ import io
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
 import pytest
 
 from choral.audio import parallel_decode, sections
+from choral.audio.decode import Decoder
 from choral.audio.mp3_frames import UnusualMp3, frame_starts, read_layout
 from choral.audio.recording import Cancelled, Recording
+from choral.audio.resample import Pieces
+from choral.audio.source import open_source
 from choral.errors import AudioTooLarge
 from media_files import Int16Samples, encode, png, read_clip, wav, with_cover
 
@@ -28,31 +32,31 @@ def speech(speech_clips: list[Path]) -> Int16Samples:
 
 
 @pytest.fixture
-def decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bytes, str], bool]:
-    """Decodes a file with one thread and with three, compares, and says whether sections gave all samples."""
+def decode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., bool]:
+    """Decodes a file with and without sections, compares, and says whether sections gave all samples."""
     monkeypatch.setattr(sections, "SECTION_S", SECTION_S)
+    monkeypatch.setattr(parallel_decode, "MIN_LENGTH_S", 0)
     finished: list[int] = []
     in_sections = parallel_decode._in_sections
 
-    def watched(*arguments: object) -> object:
-        yield from in_sections(*arguments)  # type: ignore[arg-type]
+    def watched(*arguments: Any) -> Pieces:
+        yield from in_sections(*arguments)
         finished.append(1)
 
     monkeypatch.setattr(parallel_decode, "_in_sections", watched)
 
-    def run(data: bytes, suffix: str) -> bool:
+    def run(data: bytes, suffix: str, n_threads: int = N_THREADS) -> bool:
+        monkeypatch.setattr(parallel_decode, "n_threads_for", lambda length_s: n_threads)
         path = tmp_path / f"audio{suffix}"
         path.write_bytes(data)
-        results = []
-        for n_threads in (1, N_THREADS):
-            monkeypatch.setattr(parallel_decode, "n_threads_for", lambda length_s, n=n_threads: n)
-            with Recording.open(path) as recording:
-                results.append((recording.samples(0, recording.n_samples), recording.warnings))
-        assert results[0][1] == results[1][1]
-        np.testing.assert_array_equal(results[0][0], results[1][0])
-        was_parallel = bool(finished)
-        finished.clear()
-        return was_parallel
+        with open_source(path) as source:
+            decoder = Decoder(source)
+            expected = np.concatenate(list(decoder.pieces()))
+        with Recording.open(path) as recording:
+            samples = recording.samples(0, recording.n_samples)
+            assert recording.warnings == decoder.warnings
+        np.testing.assert_array_equal(samples * np.float32(32_768), expected)
+        return bool(finished)
 
     return run
 
@@ -78,16 +82,21 @@ def vbr(speech: Int16Samples) -> bytes:
     ("rate", "layout"),
     [(8_000, "mono"), (11_025, "stereo"), (16_000, "mono"), (24_000, "stereo"), (44_100, "stereo"), (48_000, "mono")],
 )
-def test_mp3(speech: Int16Samples, decode: Callable[[bytes, str], bool], rate: int, layout: str) -> None:
+def test_mp3(speech: Int16Samples, decode: Callable[..., bool], rate: int, layout: str) -> None:
     assert decode(lame(speech, rate, layout), ".mp3")
+
+
+@pytest.mark.speech
+def test_one_thread(speech: Int16Samples, decode: Callable[..., bool]) -> None:
+    whole = lame(speech, 44_100, "stereo")
+    assert decode(whole, ".mp3", n_threads=1)
+    decode(without_bytes(whole), ".mp3", n_threads=1)
 
 
 @pytest.mark.speech
 @pytest.mark.parametrize("rate", [16_000, 44_100])
 @pytest.mark.parametrize(("container", "codec"), [("flac", "flac"), ("wav", "pcm_s16le"), ("wav", "pcm_s24le")])
-def test_flac_and_wav(
-    speech: Int16Samples, decode: Callable[[bytes, str], bool], container: str, codec: str, rate: int
-) -> None:
+def test_flac_and_wav(speech: Int16Samples, decode: Callable[..., bool], container: str, codec: str, rate: int) -> None:
     assert decode(encode(speech, container, codec, rate=rate, layout="stereo"), f".{container}")
 
 
@@ -106,7 +115,7 @@ def test_flac_and_wav(
     ids=["vbr", "no info frame", "id3v1", "cover", "partial frame", "truncated", "odd 1", "odd 2", "odd 3"],
 )
 def test_unusual_files_are_decoded_in_sections(
-    speech: Int16Samples, decode: Callable[[bytes, str], bool], made: Callable[[Int16Samples], bytes]
+    speech: Int16Samples, decode: Callable[..., bool], made: Callable[[Int16Samples], bytes]
 ) -> None:
     assert decode(made(speech), ".mp3")
 
@@ -132,14 +141,14 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("kind", ["mp3", "flac"])
 def test_damaged_files_are_decoded_sequentially(
-    speech: Int16Samples, decode: Callable[[bytes, str], bool], kind: str, damage: str
+    speech: Int16Samples, decode: Callable[..., bool], kind: str, damage: str
 ) -> None:
     whole = encode(speech, kind, "flac" if kind == "flac" else "libmp3lame", rate=44_100, layout="stereo")
     decode(DAMAGE[damage](whole), f".{kind}")
 
 
 @pytest.mark.speech
-def test_other_formats_are_decoded_sequentially(speech: Int16Samples, decode: Callable[[bytes, str], bool]) -> None:
+def test_other_formats_are_decoded_sequentially(speech: Int16Samples, decode: Callable[..., bool]) -> None:
     assert not decode(encode(speech, "mp4", "aac", rate=44_100), ".m4a")
     assert not decode(encode(speech, "ogg", "libopus", rate=48_000), ".opus")
     assert not decode(wav(speech.astype(np.float32) / 32_768), ".wav")
@@ -150,6 +159,7 @@ def test_cancellation_and_limits_end_the_threads(
     speech: Int16Samples, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sections, "SECTION_S", SECTION_S)
+    monkeypatch.setattr(parallel_decode, "MIN_LENGTH_S", 0)
     monkeypatch.setattr(parallel_decode, "n_threads_for", lambda length_s: N_THREADS)
     path = tmp_path / "audio.mp3"
     path.write_bytes(lame(speech, 44_100, "stereo"))

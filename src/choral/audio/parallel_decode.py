@@ -1,8 +1,9 @@
-"""One long recording decoded on several cores, if there are cores that nobody else uses.
+"""One long recording decoded in sections, on several cores if there are cores that nobody else uses.
 
 Decoding begins sequentially, so that the first samples come at once, and while it is measured how many cores are idle.
-Then sections are decoded on threads (`sections.py`), and their samples are returned in order. The sequential decoder
-stays where it is: if a section is not as expected, it goes on from there, so that what it skips and reports counts.
+Then sections are decoded (`sections.py`), on that many threads, and their samples are returned in order. One thread
+does it in less time, too, because Python does not see every packet. The sequential decoder stays where it is: if a
+section is not as expected, it goes on from there, so that what it skips and reports counts.
 """
 
 from __future__ import annotations
@@ -20,17 +21,15 @@ from choral.audio.section_plan import plan_sections
 from choral.audio.sections import DecodeSection, SectionMismatch, decode_section
 from choral.audio.source import AudioSource
 from choral.common.ordered_map import ordered_map
-from choral.common.spare_cores import n_threads_for
+from choral.common.spare_cores import MIN_LENGTH_S, n_threads_for
 
 
 def decoded_pieces(decoder: Decoder, source: AudioSource) -> Pieces:
     """`Decoder.pieces`, with the same samples, warnings and errors."""
     cursor = PieceCursor(decoder.pieces())
-    n_threads = yield from _measuring(decoder, cursor)
-    sections = plan_sections(source, decoder.media, cursor.n_returned) if n_threads > 1 else None
-    if sections is not None:
+    if (decoder.total_s or 0) >= MIN_LENGTH_S:
         try:
-            yield from _in_sections(cursor, sections, n_threads)
+            yield from _in_sections(decoder, source, cursor)
         except SectionMismatch:
             pass
         else:
@@ -39,29 +38,19 @@ def decoded_pieces(decoder: Decoder, source: AudioSource) -> Pieces:
     yield from cursor.read()
 
 
-def _measuring(decoder: Decoder, cursor: PieceCursor) -> Generator[Piece, None, int]:
-    """Decodes sequentially until it is known how many threads may decode, and returns their number."""
+def _in_sections(decoder: Decoder, source: AudioSource, cursor: PieceCursor) -> Pieces:
+    """Raises `SectionMismatch` where the sequential decoder has to go on."""
     while (n_threads := n_threads_for(decoder.total_s)) is None:
-        piece = next(cursor.read(), None)
-        if piece is None:
-            return 1
+        if (piece := next(cursor.read(), None)) is None:
+            return
         yield piece
-    return n_threads
-
-
-def _in_sections(cursor: PieceCursor, sections: Iterator[DecodeSection], n_threads: int) -> Pieces:
+    sections = plan_sections(source, decoder.media, cursor.n_returned)
     first = next(sections)
     yield from cursor.read(first.start)
     if cursor.n_returned < first.start:
         return
     cancel_event = threading.Event()
-    decoded = ordered_map(
-        partial(decode_section, is_cancelled=cancel_event.is_set),
-        chain([first], sections),
-        n_threads=n_threads,
-        max_ahead=2 * n_threads,
-        name="choral-section",
-    )
+    decoded = _decode_all(chain([first], sections), cancel_event, n_threads)
     try:
         for pieces in decoded:
             for piece in pieces:
@@ -70,6 +59,15 @@ def _in_sections(cursor: PieceCursor, sections: Iterator[DecodeSection], n_threa
     finally:
         cancel_event.set()
         decoded.close()
+
+
+def _decode_all(
+    sections: Iterator[DecodeSection], cancel_event: threading.Event, n_threads: int
+) -> Generator[list[Piece], None, None]:
+    decode = partial(decode_section, is_cancelled=cancel_event.is_set)
+    if n_threads == 1:
+        return (decode(section) for section in sections)
+    return ordered_map(decode, sections, n_threads=n_threads, max_ahead=2 * n_threads, name="choral-section")
 
 
 class PieceCursor:

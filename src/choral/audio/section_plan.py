@@ -30,32 +30,31 @@ _FLAC_MARKERS = (b"fLaC\0\0\0\x22", b"fLaC\x80\0\0\x22")  # with the header of t
 _INTEGER_CODECS = ("pcm_u8", "pcm_s16le", "pcm_s24le", "pcm_s32le")
 
 
-def plan_sections(source: AudioSource, media: Media, start: int) -> Iterator[DecodeSection] | None:
-    """The sections of a file from its first possible start after 16 kHz sample `start`; None: it has to be sequential.
+def plan_sections(source: AudioSource, media: Media, start: int) -> Iterator[DecodeSection]:
+    """The sections of a file from the first possible start after 16 kHz sample `start`.
 
-    The iterator raises `SectionMismatch` where it turns out that the file is not as it seemed.
+    Raises `SectionMismatch` if it has to be decoded sequentially, and so does the iterator, where that turns out.
     """
     context, kind = media.stream.codec_context, media.container.format.name
     n_channels, codec = context.layout.nb_channels, context.name
-    if n_channels > MAX_SECTIONED_CHANNELS or n_channels * context.sample_rate > MAX_ORDINARY_RATE:
-        return None
-    if (path := readable_path(source.file)) is None:
-        return None
-    if kind == "mp3" and codec.startswith("mp3"):
-        return mp3_sections(path, start)
-    if (kind, codec) == ("flac", "flac") or (kind == "wav" and codec in _INTEGER_CODECS):
-        return seekable_sections(media, path, start)
-    return None
+    if n_channels <= MAX_SECTIONED_CHANNELS and n_channels * context.sample_rate <= MAX_ORDINARY_RATE:
+        if kind == "mp3" and codec.startswith("mp3"):
+            return mp3_sections(readable_path(source.file), start)
+        if (kind, codec) == ("flac", "flac") or (kind == "wav" and codec in _INTEGER_CODECS):
+            return seekable_sections(media, readable_path(source.file), start)
+    raise SectionMismatch
 
 
-def readable_path(file: IO[bytes]) -> str | None:
+def readable_path(file: IO[bytes]) -> str:
     """A path of the open file that ffmpeg can open; the file may have no name any more."""
     is_plain = type(file) is io.BufferedReader and type(file.raw) is io.FileIO
     if sys.platform != "linux" or not (is_plain or isinstance(file, tempfile.SpooledTemporaryFile)):
-        return None
+        raise SectionMismatch
     number = file.fileno()  # moves a download from memory to a file
     path = f"/proc/self/fd/{number}"
-    return path if stat.S_ISREG(os.fstat(number).st_mode) and os.access(path, os.R_OK) else None
+    if not stat.S_ISREG(os.fstat(number).st_mode) or not os.access(path, os.R_OK):
+        raise SectionMismatch
+    return path
 
 
 def mp3_sections(path: str, start: int) -> Iterator[DecodeSection]:
