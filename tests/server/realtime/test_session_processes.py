@@ -151,3 +151,28 @@ def test_sigterm_finishes_the_turn(server: ServeProcess, jfk_samples: Int16Sampl
         assert close_code(client) == 1001
     assert client.event_types.count(f"{TRANSCRIPTION}.completed") == 1
     assert server.process.wait(20) == 0
+
+
+def test_sessions_outlive_the_engine(tiny_en_pt: Path, jfk_samples: Int16Samples) -> None:
+    """When its process was started again, they are connected to the new one. Its text is always the same."""
+    flags = ("--model", tiny_en_pt, "--realtime-processes", 1, "--processes", 1)
+    with (
+        running(*flags, program="choral.bench.null_engine_server") as server,
+        connected(server.url) as client,
+    ):
+        before = speak(client, jfk_samples)
+        assert before.startswith("every window gets this one sentence")
+        [engine] = [child for child in process_tree(server.process.pid) if "engine_main" in " ".join(child.cmdline())]
+        engine.kill()
+        wait_until(lambda: httpx.get(f"{server.url}/health/ready").status_code != 200)
+        server.wait_ready()
+        wait_until(lambda: speaks_as(client, jfk_samples, before))
+
+
+def speaks_as(client: RealtimeClient, clip: Int16Samples, text: str) -> bool:
+    """Whether a turn gets this text; it fails until the session is connected again."""
+    client.append_audio(clip.tobytes())
+    client.commit()
+    while not (event := client.receive())["type"].startswith(TRANSCRIPTION) or event["type"].endswith(".delta"):
+        pass
+    return event["type"].endswith(".completed") and " ".join(words(event["transcript"])) == text

@@ -103,6 +103,7 @@ class SessionPool:
         self._loop = asyncio.get_running_loop()
         self._numbers = count(1)
         self._n_failures = 0  # processes in a row that ended before they were ready
+        self.has_started = False  # all processes have been ready
         self._is_closed = False
         self._exits: set[asyncio.Task[None]] = set()
         self._channels = [self._start_process() for _ in range(start.n_processes)]
@@ -191,6 +192,7 @@ class SessionPool:
             case ["ready"]:
                 self._n_failures = 0
                 channel.ready.set_result(None)
+                self.has_started = self.has_started or all(each.is_ready for each in self._channels)
             case ["charge", number, float(duration_s)] if math.isfinite(duration_s) and duration_s >= 0:
                 if (session := channel.sessions.get(number)) is not None:
                     session.charge(duration_s)

@@ -60,6 +60,11 @@ class SessionRegistry:
         self._drains: set[Drain] = set()
         self._session_closed = asyncio.Event()
 
+    @property
+    def has_started(self) -> bool:
+        """Whether sessions find a process: those that come before wait for one to start."""
+        return self.pool is None or self.pool.has_started
+
     def close(self) -> None:
         """Refuse new sessions from now on."""
         self.admission.is_closing = True

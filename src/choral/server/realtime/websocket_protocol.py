@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 KERNEL_BUFFER_BYTES = 128 * 2**10  # the kernel would hold megabytes for a client that does not read
 PIECE_BYTES = 4 * 2**10  # 700 empty frames; a read may have 60 times as many
+ADOPTED_PIECE_BYTES = 16 * 2**10  # more than 0.2 s of audio; a stall is felt by the sessions of one process only
 COSTLY_S = 0.002  # CPU time of one piece: audio takes a tenth of a millisecond
 PAUSE_PER_COST = 20.0  # so such a connection takes at most a twentieth of the event loop
 MAX_FRAGMENTS = 4096  # of a message: its size does not limit empty ones
@@ -39,6 +40,7 @@ HANDOVER = "choral.handover"  # the ASGI extension: the protocol itself
 
 class WebSocketProtocol(WebSocketsSansIOProtocol):
     send_timeout_s = 20.0
+    piece_bytes = PIECE_BYTES
     _aborting: asyncio.TimerHandle | None = None
     _next_piece: asyncio.Handle | None = None
     _late_pong = b""
@@ -56,8 +58,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def _parse(self) -> None:
         """One piece; the next one after others have had their turn in the event loop."""
         if self._unparsed and self._next_piece is None and not self.read_paused:
-            piece = bytes(self._unparsed[:PIECE_BYTES])
-            del self._unparsed[:PIECE_BYTES]
+            piece = bytes(self._unparsed[: self.piece_bytes])
+            del self._unparsed[: self.piece_bytes]
             started_s = time.thread_time()
             super().data_received(piece)
             spent_s = time.thread_time() - started_s
@@ -162,6 +164,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
 class AdoptedProtocol(WebSocketProtocol):
     """Of a connection whose handshake another process has done."""
+
+    piece_bytes = ADOPTED_PIECE_BYTES
 
     def __init__(self, config: Config, server_state: ServerState, app: ASGIApplication) -> None:
         super().__init__(config, server_state, {})
