@@ -31,7 +31,9 @@ class StatusBody(BaseModel):
 
 
 class Readiness:
-    """Ready after a successful self-test, once session processes have started, while the engine and all loops work and the server is not shutting down."""
+    """Ready after a successful self-test and the start of session processes, while the engine and all loops work and
+    the server is not shutting down.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
