@@ -52,21 +52,33 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         super().connection_made(transport)
 
     def data_received(self, data: bytes) -> None:
-        self._unparsed += data
-        self._parse()
+        is_alone = not self._unparsed and self._next_piece is None and not self.read_paused
+        if is_alone and len(data) <= self.piece_bytes:
+            self._parse_piece(data)
+        else:
+            self._unparsed += data
+            self._parse()
 
     def _parse(self) -> None:
         """One piece; the next one after others have had their turn in the event loop."""
         if self._unparsed and self._next_piece is None and not self.read_paused:
-            piece = bytes(self._unparsed[: self.piece_bytes])
+            piece = bytes(memoryview(self._unparsed)[: self.piece_bytes])
             del self._unparsed[: self.piece_bytes]
-            started_s = time.thread_time()
-            super().data_received(piece)
-            spent_s = time.thread_time() - started_s
-            if spent_s > COSTLY_S:
-                self._next_piece = self.loop.call_later(PAUSE_PER_COST * spent_s, self._parse_next)
-            elif self._unparsed:
-                self._next_piece = self.loop.call_soon(self._parse_next)
+            self._parse_piece(piece)
+        else:
+            self._update_reading()
+
+    def _parse_piece(self, piece: bytes) -> None:
+        started_s = time.thread_time()
+        super().data_received(piece)
+        spent_s = time.thread_time() - started_s
+        if spent_s > COSTLY_S:
+            self._next_piece = self.loop.call_later(PAUSE_PER_COST * spent_s, self._parse_next)
+        elif self._unparsed:
+            self._next_piece = self.loop.call_soon(self._parse_next)
+        self._update_reading()
+
+    def _update_reading(self) -> None:
         if self._unparsed or self._next_piece is not None:
             self.transport.pause_reading()
         elif not self.read_paused:
