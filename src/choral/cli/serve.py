@@ -204,22 +204,18 @@ async def serve(
 
 def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket, wyoming: socket.socket | None) -> str:
     from choral.server.listener import local_url
+    from choral.serving.runtime_plan import session_place
 
-    model, url = service.model, local_url(bound)
+    model, url, pool = service.model, local_url(bound), service.realtime.pool
     key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_required else ""
     return (
         f"choral serves {service.model_id} at {url}\n"
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
-        f"  {service.runtime.plan}{session_place(service)}\n"
+        f"  {service.runtime.plan}; {session_place(len(pool.pids) if pool is not None else 0)}\n"
         f"  {dialect_line(service.settings, wyoming)}\n"
         f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )
-
-
-def session_place(service: Any) -> str:
-    pool = service.realtime.pool
-    return "" if pool is None else f"; live sessions run in {len(pool.pids)} processes"
 
 
 def dialect_line(settings: ServerSettings, wyoming: socket.socket | None) -> str:

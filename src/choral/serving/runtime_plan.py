@@ -58,6 +58,12 @@ def needs_engine_process(*, is_on_gpu: bool) -> bool:
     return is_on_gpu and sys.platform == "linux"
 
 
+def session_place(n_processes: int) -> str:
+    return (
+        f"live sessions run in {n_processes} processes" if n_processes else "live sessions run in the server's process"
+    )
+
+
 def n_session_processes(device: str, requested: int, max_sessions: int) -> int:
     """Of a server: processes for its live sessions; 0: they run in its own, which keeps up with a slower engine.
 

@@ -74,7 +74,8 @@ async def _serve_in_process(websocket: WebSocket, service: Service, pool: Sessio
             await session.wait_ready()
             handover.prepare_handover()
             await websocket.accept(subprotocol=_subprotocol(websocket))
-            await session.run(await handover.handed_over_fd())
+            if (fd := await handover.handed_over_fd()) is not None:
+                await session.run(fd)
     finally:
         session.release()
 

@@ -14,7 +14,7 @@ import socket
 import sys
 import threading
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import uvicorn
@@ -24,7 +24,7 @@ from uvicorn.server import ServerState
 
 from choral.audio import vad
 from choral.common.aio import cancel_tasks, run_in_thread, server_loop_factory
-from choral.common.malloc import limit_malloc_arenas, trim_memory_periodically
+from choral.common.malloc import frozen_gc, limit_malloc_arenas, trim_memory_periodically
 from choral.errors import EngineClosed
 from choral.longform.transcriber import Transcriber
 from choral.server.realtime.session import SessionStart
@@ -66,7 +66,7 @@ def main(parent_pid: int, engine_fd: int) -> None:
         metrics=metrics,
         slots=handler_slots(start.n_processes),
     )
-    with asyncio.Runner(loop_factory=server_loop_factory()) as runner:
+    with frozen_gc(), asyncio.Runner(loop_factory=server_loop_factory()) as runner:
         runner.run(SessionProcess(channel, host, engine, metrics).serve())
     os._exit(0)  # without waiting for threads: the parent is gone
 
@@ -173,13 +173,18 @@ class SessionProcess:
             with contextlib.suppress(WebSocketDisconnect, asyncio.CancelledError):
                 await self._run(number, websocket, start)
 
-        loop = asyncio.get_running_loop()
-        connection.setblocking(False)
-        protocol = self._protocol(self._config, self._state, app)
-        self._track(loop.connect_accepted_socket(lambda: protocol, connection))
+        self._track(self._adopt(number, connection, self._protocol(self._config, self._state, app)))
 
-    def _track(self, work: Any) -> None:
-        task = asyncio.ensure_future(work)
+    async def _adopt(self, number: int, connection: socket.socket, protocol: AdoptedProtocol) -> None:
+        connection.setblocking(False)
+        try:
+            await asyncio.get_running_loop().connect_accepted_socket(lambda: protocol, connection)
+        except OSError:  # the client has left
+            connection.close()
+            self.send(["ended", number, None])
+
+    def _track(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._opening.add(task)
         task.add_done_callback(self._opening.discard)
 

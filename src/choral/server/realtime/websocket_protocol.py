@@ -102,11 +102,16 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         """Before the handshake is accepted: what the client sends after it is for another process to read."""
         self._is_handed_over = True
 
-    async def handed_over_fd(self) -> int:
-        """After the handshake: the descriptor of the connection, once the response has left this process."""
+    async def handed_over_fd(self) -> int | None:
+        """After the handshake: the descriptor of the connection, once the response has left this process.
+
+        None: the client has left.
+        """
         self.stop_keepalive()
         while self.transport.get_write_buffer_size() and not self.transport.is_closing():
             await asyncio.sleep(0)
+        if self.transport.is_closing():
+            return None
         fd: int = self.transport.get_extra_info("socket").fileno()
         return fd
 
