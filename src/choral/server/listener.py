@@ -19,8 +19,8 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from choral.common.aio import cancel_tasks, run_in_thread
-from choral.common.malloc import trim_malloc
+from choral.common.aio import cancel_tasks
+from choral.common.malloc import trim_memory_periodically
 from choral.errors import UsageError
 from choral.server.realtime.websocket_protocol import WebSocketProtocol
 from choral.server.service import Service
@@ -28,7 +28,6 @@ from choral.server.service import Service
 log = logging.getLogger("choral.server")
 BACKLOG = 2048  # connections that the kernel queues
 FORCE_EXIT_POLL_S = 0.1  # uvicorn reports a second signal only through a flag
-TRIM_EVERY_S = 10.0
 RESERVED_FILES = BACKLOG + 512  # connections accepted in one go before any can be closed, and all other files
 
 
@@ -175,13 +174,6 @@ class Listener(uvicorn.Server):
         await cancel_tasks([draining])
         self.config.timeout_graceful_shutdown = max(1, round(self._drain_s - (time.monotonic() - started_s)))
         await super().shutdown(sockets)
-
-
-async def trim_memory_periodically() -> None:
-    """Return free heap memory to the system: requests fragment the C heap, and a busy server would grow for hours."""
-    while True:
-        await asyncio.sleep(TRIM_EVERY_S)
-        await run_in_thread(trim_malloc, "malloc-trim")
 
 
 def allowed_connections(requested: int) -> int:

@@ -51,7 +51,7 @@ class ConnectedProcess:
         try:
             arguments = [os.getpid(), child_engine_end.fileno(), decode_name]
             self._process = start_child(
-                "request_process", arguments, child_channel.fileno(), [child_engine_end.fileno()]
+                "choral.serving.request_process", arguments, child_channel.fileno(), [child_engine_end.fileno()]
             )
         except BaseException:
             self._channel.close()
