@@ -115,7 +115,7 @@ class RequestPool:
 
     @property
     def backlog(self) -> RequestBacklog:
-        phases = Counter(request.phase for request in list(self._requests.values()) if not request.is_done)
+        phases = Counter[str](request.phase for request in list(self._requests.values()) if not request.is_done)
         return RequestBacklog(**{phase: phases[phase] for phase in RequestBacklog.__dataclass_fields__})
 
     @property
