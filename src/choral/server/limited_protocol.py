@@ -7,6 +7,8 @@ the response did not need, and for a client that does not read; this protocol en
 from __future__ import annotations
 
 import asyncio
+import sys
+from collections.abc import Coroutine
 from typing import Any
 from urllib.parse import unquote
 
@@ -14,6 +16,8 @@ import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from choral.server.regular_request import RegularCycle, RequestHead, read_head
+
+HEALTH = b"/health"  # checks with these paths are urgent
 
 
 class LimitedProtocol(H11Protocol):
@@ -81,7 +85,7 @@ class LimitedProtocol(H11Protocol):
             "state": self.app_state.copy(),
         }
         self.cycle = self._regular = RegularCycle(self, scope, head.body_bytes, self.on_response_complete)
-        task = self.loop.create_task(self.cycle.run_asgi(self.app))
+        task = _start_task(self._regular.run_asgi(self.app), self.loop, is_urgent=head.target.startswith(HEALTH))
         task.add_done_callback(self.tasks.discard)
         self.tasks.add(task)
         if len(data) > head.n_bytes:
@@ -154,6 +158,15 @@ class LimitedProtocol(H11Protocol):
         self.without_request.pop(self, None)
         _cancel(self._timer)
         self._timer = None
+
+
+def _start_task(
+    work: Coroutine[Any, Any, None], loop: asyncio.AbstractEventLoop, *, is_urgent: bool
+) -> asyncio.Task[None]:
+    """What is urgent begins now, and not in the next step of the loop, which has all that became ready in this one."""
+    if is_urgent and sys.version_info >= (3, 12):
+        return asyncio.Task(work, loop=loop, eager_start=True)
+    return loop.create_task(work)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -101,7 +101,8 @@ class RegularCycle(RequestResponseCycle):
         self._will_flush = False
         self._is_chunked = False
         self._response_left: int | None = None  # bytes of the declared length
-        self.feed(b"")
+        if not body_bytes:
+            self.feed(b"")
 
     # The request
 
