@@ -184,7 +184,7 @@ async def serve(
     from choral.serving.runtime import Runtime
 
     n_requests = settings.at_once or model.requests_at_once
-    with Runtime.for_service(model.transcriber, prep, n_requests) as runtime:
+    with Runtime.for_service(model.transcriber, prep, n_requests, loop=asyncio.get_running_loop()) as runtime:
         service = Service.of(model, runtime, settings)
         async with AsyncExitStack() as stack:
             folder = stack.enter_context(jobs.open_folder(settings.port))

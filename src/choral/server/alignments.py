@@ -18,6 +18,7 @@ from choral.errors import AudioError, UsageError
 from choral.longform.alignment import MAX_ALIGNED_CHARACTERS, check_text
 from choral.options import Loudness, Priority
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_responses, to_api_error
+from choral.server.direct_route import DirectRoute
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import (
     FormModel,
@@ -31,7 +32,6 @@ from choral.server.forms import (
     to_options,
     validate,
 )
-from choral.server.openai import DirectRoute
 from choral.server.quota import principal_of
 from choral.server.responses import MEDIA_TYPES, TranscriptionBody
 from choral.server.service import Service
@@ -94,6 +94,7 @@ async def _handle(service: Service, request: Request) -> Response:
         principal = principal_of(request)
         try:
             transcript = await cancel_on_disconnect(
+                request.scope,
                 request.receive,
                 service.transcribe(
                     audio,

@@ -66,8 +66,12 @@ class Runtime:
         settings: PoolSettings | None = None,
         *,
         decode: DecodeFunction = decode_into,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`n_requests` at once keep the engine busy. Processes start on demand; `decode` is what they run."""
+        """`n_requests` at once keep the engine busy. Processes start on demand; `decode` is what they run.
+
+        With a `loop`, see `RequestPool`.
+        """
         self.plan, self.n_requests = plan, n_requests
         n_processes = max(1, plan.n_processes)
         self.settings = settings or PoolSettings(n_processes=n_processes, n_requests=-(-n_requests // n_processes))
@@ -84,7 +88,7 @@ class Runtime:
             self._server = EngineServer(transcriber)
             self.add_client = self._server.add_client
         if self.add_client is not None:
-            self._pool = RequestPool(self.add_client, self.settings, decode=decode)
+            self._pool = RequestPool(self.add_client, self.settings, decode=decode, loop=loop)
             self.on_engine_restart(self._pool.renew)
 
     @classmethod
@@ -95,11 +99,12 @@ class Runtime:
         n_requests: int,
         *,
         decode: DecodeFunction = decode_into,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Runtime:
         """For a server or a worker, with its limits on what may be read."""
         chosen = PoolSettings.of(settings, n_requests, keeps_all="cuda" in transcriber.engine.device)
         plan = plan_service(chosen.n_processes, has_engine_process=isinstance(transcriber.engine, SupervisedEngine))
-        return cls(transcriber, plan, n_requests, chosen, decode=decode)
+        return cls(transcriber, plan, n_requests, chosen, decode=decode, loop=loop)
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> RequestHandle:
         """Never raises for an input: its errors are events, on another thread or before this returns."""

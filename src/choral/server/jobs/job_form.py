@@ -37,8 +37,9 @@ from choral.server.forms import (
     validate_json,
 )
 from choral.server.jobs.job_store import NewJob
+from choral.server.request_body import limited_body
 from choral.server.settings import ServerSettings
-from choral.server.upload import Form, content_type, limited_body, read_form
+from choral.server.upload import Form, content_type, read_form
 
 MAX_JSON_BYTES = 256 * 1024
 
