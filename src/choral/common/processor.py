@@ -1,10 +1,11 @@
-"""The processor: how many of its cores this process may use."""
+"""The processor: how many of its cores this process may use, and whether it has instructions for int8."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
 
+_CPUINFO = Path("/proc/cpuinfo")
 _TOPOLOGY = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 
 
@@ -25,6 +26,15 @@ def default_threads() -> int:
     """For arithmetic: what OMP_NUM_THREADS says, or one for each core."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) if first.isdecimal() and int(first) else n_physical_cores()
+
+
+def has_vnni() -> bool:
+    """Whether it accumulates int8 products in one instruction, as torch asks; assumed where Linux does not say it."""
+    try:
+        flags = _CPUINFO.read_text()
+    except OSError:
+        return True
+    return "avx512_vnni" in flags
 
 
 def usable_cpus() -> set[int]:

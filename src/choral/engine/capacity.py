@@ -22,6 +22,7 @@ class Capacity:
     features_bytes: int  # of one encoder result
     cache_bytes: int  # of the encoder cache
     n_lanes: int = 1  # windows that encode together in little more time than one
+    is_micro_batch: bool = False  # a decode call runs its windows to their end, and none can join it
 
 
 def plan_capacity(
