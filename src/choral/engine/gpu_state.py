@@ -20,6 +20,7 @@ from choral.engine.rules import NO_TOKEN
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.torch_device import to_device
+from choral.kernels.hotword_table import FORK_STATE, N_TRIED
 from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -28,12 +29,13 @@ from choral.model.tokenizer import Tokenizer
 BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED, HOTWORDS = range(7)
 RECENT = 7  # and the three after it
 LENGTH, NEXT, HOTWORD_NODE = range(11, 14)
-FORKS = 14  # and the seven after it
-N_TEXT, DONE = range(22, 24)
-N_INTS = 24
+FORKS = 14  # and those after it
+N_TEXT = FORKS + FORK_STATE + N_TRIED - 1
+DONE = N_TEXT + 1
+N_INTS = DONE + 1
 # Rows of `float_state`.
-TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and the one after the last
-N_FLOATS = 6
+TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and those after the last
+N_FLOATS = FORK_SCORES + N_TRIED + 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ class GpuState:
             lengths=ints[LENGTH],
             next_tokens=ints[NEXT],
             hotword_nodes=ints[HOTWORD_NODE],
-            forks=ints[FORKS : FORKS + 8],
+            forks=ints[FORKS:N_TEXT],
             fork_scores=floats[FORK_SCORES:],
             texts=texts,
             logprobs=torch.zeros(n_entries, dims.n_text_ctx, device=device),
@@ -124,7 +126,7 @@ class GpuState:
         table = self._slot_tables.get(start.slots[row])
         address = 0 if table is None else table.data_ptr()
         sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled), address]
-        forks = [NO_TOKEN, *[0] * 7]
+        forks = [NO_TOKEN, *[0] * (FORK_STATE - 1), *[NO_TOKEN] * (N_TRIED - 1)]
         return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, ROOT, *forks, 0, 0]
 
     def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
