@@ -103,13 +103,13 @@ class HostSampler:
         bounds = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
         boosted = self._hotwords.boosted(logits, [match for decoding in decodings for match in decoding.matches])
         picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()])
-        top = top_k(logits, max(search.n_top for search in beams), boosted) if beams else None
+        top = top_of_beams(logits, max(search.n_top for search in beams), boosted) if beams else None
         preferred = None if boosted is None else top_k(logits, N_TRIED, boosted)
         advances = []
         for decoding, start, stop in zip(decodings, bounds[:-1], bounds[1:], strict=True):
             if isinstance(decoding.search, BeamSearch):
                 assert top is not None
-                n = decoding.search.n_top
+                n = decoding.search.n_top * (1 if boosted is None else 2)
                 tokens = [row[:n] for row in top.tokens[start:stop]]
                 advances.append(decoding.advanced(tokens, [row[:n] for row in top.logprobs[start:stop]]))
             elif preferred is not None and decoding.matches[0] is not None:
@@ -169,6 +169,15 @@ def read_back(logits: Tensor, tokens: Tensor) -> Picked:
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
     token_list, logprob_list = torch.stack([tokens.double(), logprobs.double()]).tolist()
     return Picked([int(token) for token in token_list], logprob_list)
+
+
+def top_of_beams(logits: Tensor, k: int, boosted: Tensor | None) -> TopK:
+    """The most likely tokens; with hotwords, each is followed by one of the best boosted: none may displace it."""
+    if boosted is None:
+        return top_k(logits, k)
+    logprobs = torch.log_softmax(logits, dim=-1)
+    tokens = torch.stack([logprobs.topk(k).indices, boosted.topk(k).indices], dim=2).flatten(1)
+    return TopK(tokens.tolist(), logprobs.gather(1, tokens).tolist())
 
 
 def top_k(logits: Tensor, k: int, boosted: Tensor | None = None) -> TopK:
