@@ -20,6 +20,7 @@ from choral.engine.rules import NO_TOKEN
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.torch_device import to_device
+from choral.kernels.hotword_table import FORK_STATE, N_TRIED
 from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -28,14 +29,15 @@ from choral.model.tokenizer import Tokenizer
 BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED, HOTWORDS = range(7)
 RECENT = 7  # and the three after it
 LENGTH, NEXT, HOTWORD_NODE = range(11, 14)
-FORKS = 14  # and the seven after it
-PROMPT_END, PAUSED = range(22, 24)
-N_TEXT, DONE, COMPARED, ACCEPTED = range(24, 28)  # the host reads these
-N_INTS = 28
+FORKS = 14  # and those after it
+PROMPT_END = FORKS + FORK_STATE + N_TRIED - 1
+PAUSED = PROMPT_END + 1
+N_TEXT, DONE, COMPARED, ACCEPTED = range(PAUSED + 1, PAUSED + 5)  # the host reads these
+N_INTS = ACCEPTED + 1
 MAX_DRAFTS = 8
 # Rows of `float_state`.
-TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and the one after the last
-N_FLOATS = 6
+TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and those after the last
+N_FLOATS = FORK_SCORES + N_TRIED + 1
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def decode_state(ints: Tensor, floats: Tensor, n_text_ctx: int) -> DecodeState:
         lengths=ints[LENGTH],
         next_tokens=ints[NEXT],
         hotword_nodes=ints[HOTWORD_NODE],
-        forks=ints[FORKS : FORKS + 8],
+        forks=ints[FORKS:PROMPT_END],
         fork_scores=floats[FORK_SCORES:],
         texts=torch.zeros(n_entries, n_text_ctx, dtype=torch.int32, device=device),
         logprobs=torch.zeros(n_entries, n_text_ctx, device=device),
@@ -136,7 +138,7 @@ class GpuState:
         table = self._slot_tables.get(start.slots[row])
         address = 0 if table is None else table.data_ptr()
         sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled), address]
-        forks = [NO_TOKEN, *[0] * 7]
+        forks = [NO_TOKEN, *[0] * (FORK_STATE - 1), *[NO_TOKEN] * (N_TRIED - 1)]
         prompt = prefilled.prompt
         return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, len(prompt), 0, ROOT, *forks, prompt[-1], *[0] * 5]
 

@@ -127,6 +127,7 @@ class JobRunner:
             request = TranscribeRequest(
                 audio=audio,
                 options=job.request.options,
+                text=job.request.align,
                 priority=job.request.priority,
                 wants_segments=self._environment.wants_segments,
             )

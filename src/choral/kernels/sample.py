@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from choral.kernels.gumbel import gumbel
-from choral.kernels.hotword_step import advance_hotword, advance_reference, best_hotword
+from choral.kernels.hotword_step import advance_reference, step_hotword
 from choral.kernels.hotword_table import MAX_RETURNS
 from choral.kernels.launch import has_kernels, pdl_options, require
 from choral.kernels.sampling_rules import gumbel_noise, is_banned
@@ -57,8 +57,9 @@ class DecodeState:
     lengths: Tensor  # prompt and next token included
     next_tokens: Tensor
     hotword_nodes: Tensor
-    forks: Tensor  # [8, slots]: where a boosted token was taken: the other token (-1: nowhere) and the state before it
-    fork_scores: Tensor  # [2, slots]: the sum of log-probabilities there, and that of the other token
+    forks: Tensor  # [11, slots]: where a boosted token was taken: the other token (-1: nowhere), the state before it,
+    # and the tokens that come after the other one
+    fork_scores: Tensor  # [5, slots]: the sum of log-probabilities there, and those of the other tokens
     texts: Tensor
     logprobs: Tensor  # of each token in `texts`
     n_text: Tensor
@@ -198,15 +199,11 @@ def _select_tokens(
     if (address != 0) & (tl.load(forks + 7 * n_slots + slot) < MAX_FORK_RETURNS):
         table = address.to(tl.pointer_type(tl.int32))
         best = tl.where(is_time_only, float("inf"), tl.maximum(text_best, time_best))
-        boosted = best_hotword(
-            best, token, table, tl.load(hotword_nodes + slot), tl.load(hotword_boosts + slot), row_logits,
-            banned_tokens + slot * VOCAB, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots,
-            EOT, SPACE, BEGIN,
-        )  # fmt: skip
-        token, logprob, last, last_timestamp, n_sampled, length, n_written, sum_logprob = advance_hotword(
-            token, logprob, boosted, tl.load(row_logits + boosted) - total,
-            last, last_timestamp, n_sampled, length, n_written, sum_logprob,
-            table, hotword_nodes + slot, forks + slot, fork_scores + slot, starts_word, n_slots,
+        token, logprob, last, last_timestamp, n_sampled, length, n_written, sum_logprob = step_hotword(
+            token, logprob, best, total, last, last_timestamp, n_sampled, length, n_written, sum_logprob,
+            table, tl.load(hotword_boosts + slot), hotword_nodes + slot, forks + slot, fork_scores + slot, starts_word,
+            row_logits, banned_tokens + slot * VOCAB, slot,
+            suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN,
         )  # fmt: skip
     tl.store(sum_logprobs + slot, sum_logprob + logprob)
     _append_token(

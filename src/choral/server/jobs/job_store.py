@@ -31,6 +31,7 @@ class NewJob:
     options: TranscribeOptions
     priority: Priority
     callback: str | None
+    align: str | None = None  # a text to be aligned with the audio
 
 
 @dataclass(frozen=True)
