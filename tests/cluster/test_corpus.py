@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -40,14 +41,14 @@ def run_corpus(source: Path, target: Path, **changes: Any) -> CorpusProgress:
 
 
 def kill_engines(stop: threading.Event, n_kills: int, killed: list[int]) -> None:
-    """Kill engines while they work, one after another."""
+    """Kill engines while a task uses them, one after another."""
     while len(killed) < n_kills and not stop.wait(0.5):
-        for process in psutil.Process().children(recursive=True):
-            is_working = "EngineHost.run" in "".join(process.cmdline())
-            if is_working and process.pid not in killed:
-                process.kill()
-                killed.append(process.pid)
-                break
+        with contextlib.suppress(psutil.Error):  # one that ended by itself
+            children = {each: "".join(each.cmdline()) for each in psutil.Process().children(recursive=True)}
+            engines = [each for each, title in children.items() if "ray::EngineHost" in title]
+            if engines and any("transcribe_rows" in title for title in children.values()):
+                engines[0].kill()
+                killed.append(engines[0].pid)
 
 
 def join_clips(clips: list[Path], target: Path) -> None:
