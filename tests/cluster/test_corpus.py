@@ -21,7 +21,7 @@ from choral.config import EngineSettings
 from choral.errors import ClusterError, MissingDependency, ModelNotFound, UsageError
 from choral.options import TranscribeOptions
 from choral.ray.cluster import connect
-from choral.ray.corpus import CorpusProgress, CorpusRequest, transcribe_corpus
+from choral.ray.corpus_run import CorpusProgress, CorpusRequest, transcribe_corpus
 from choral.ray.engine_host import HostReport
 from choral.ray.engine_pool import require_usable, start_engines
 from cluster.corpus_files import make_corpus, read_rows

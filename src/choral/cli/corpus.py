@@ -17,7 +17,7 @@ from choral.cli.transcribe import FLAGS
 from choral.options import TranscribeOptions
 
 if TYPE_CHECKING:
-    from choral.ray.corpus import CorpusProgress
+    from choral.ray.corpus_run import CorpusProgress
 
 USAGE = "choral corpus transcribe INPUT OUTPUT [options]"
 DESCRIPTION = "Transcribe corpora of any size on a Ray cluster."
@@ -86,7 +86,7 @@ def add_transcribe(parser: Parser) -> None:
 
 
 def run_transcribe(arguments: argparse.Namespace) -> int:
-    from choral.ray.corpus import CorpusRequest, transcribe_corpus
+    from choral.ray.corpus_run import CorpusRequest, transcribe_corpus
 
     request = CorpusRequest(
         source=arguments.input,
