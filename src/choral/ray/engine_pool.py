@@ -15,6 +15,7 @@ from choral.serving.engine_protocol import EngineDescription
 from choral.serving.error_messages import error_from_name
 
 MAX_CALLS = 4096  # windows that an actor has at once; Ray keeps more in its own queue
+MAX_STARTS = 5
 START_TIMEOUT_S = 900.0  # a large model may have to be downloaded on every node
 
 
@@ -60,9 +61,13 @@ def _n_cpu_nodes(ray: Any) -> int:
     return sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0)
 
 
-def _reports(ray: Any, hosts: Sequence[Any]) -> list[HostReport]:
+def _reports(ray: Any, hosts: Sequence[Any], n_tries: int = MAX_STARTS) -> list[HostReport]:
     try:
         reports: list[HostReport] = ray.get([host.report.remote() for host in hosts], timeout=START_TIMEOUT_S)
+    except ray.exceptions.ActorUnavailableError as error:  # it died while it loaded the model, and is restarted
+        if n_tries == 1:
+            raise ClusterError(f"an engine died {MAX_STARTS} times while it started: see its log ({error})") from error
+        return _reports(ray, hosts, n_tries - 1)
     except ray.exceptions.GetTimeoutError as error:
         raise ClusterError(
             f"{len(hosts)} engines did not start within {START_TIMEOUT_S:g} s: check with `ray status` that the "
