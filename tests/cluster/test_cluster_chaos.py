@@ -43,7 +43,8 @@ def nodes(tiny_en_pt: object) -> Iterator[Any]:
 
 def start_driver(source: Path, target: Path, address: str) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "choral", "corpus", "transcribe", str(source), str(target), "--model", "tiny.en"]
-    return subprocess.Popen([*command, "--address", address, "--quiet"], stderr=subprocess.DEVNULL)
+    with target.with_suffix(".log").open("ab") as log:
+        return subprocess.Popen([*command, "--address", address, "--quiet"], stderr=log)
 
 
 def kill_a_worker(dice: random.Random) -> str | None:
@@ -88,7 +89,7 @@ def test_whatever_is_killed_every_row_is_there_once(
     print(f"killed {len(killed)} workers: {sorted(set(killed))}")
     assert killed
     rows = read_rows(output)
-    assert len(rows) == N_PROMPTS + N_BROKEN
+    assert len(rows) == N_PROMPTS + N_BROKEN, output.with_suffix(".log").read_text()[-2000:]
     assert sum(row["error"] is not None for row in rows.values()) == N_BROKEN
     with choral.load("tiny.en", optimize_for="throughput") as model:
         paths = [path for path in sorted(corpus.iterdir()) if not path.name.startswith("broken")]

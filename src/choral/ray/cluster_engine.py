@@ -7,11 +7,9 @@ to all engines, so a long file is shared by them, and its text is assembled wher
 
 from __future__ import annotations
 
-import random
 import threading
 import time
 import weakref
-from collections import OrderedDict
 from concurrent.futures import CancelledError, Future, wait
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,10 +24,9 @@ from choral.longform.transcriber import Transcriber
 from choral.model.tokenizer import Tokenizer
 from choral.ray.engine_host import HostError
 from choral.ray.engine_pool import EnginePool
+from choral.ray.host_router import SUSPEND_S, HostRouter, RemoteHost
 from choral.serving.error_messages import error_from_name
 
-MAX_KNOWN_AUDIOS = 4096  # whose engine is remembered
-SUSPEND_S = 5.0  # an actor that died gets no windows for so long
 MAX_DOWN_S = 600.0  # a window fails when no engine has worked for so long
 
 
@@ -37,15 +34,6 @@ def cluster_transcriber(pool: EnginePool) -> Transcriber:
     """A transcriber on the engines of the pool. Needs no checkpoint and no torch."""
     tokenizer = Tokenizer.for_checkpoint(pool.engine.dims, pool.engine.vocabulary)
     return Transcriber(ClusterEngine(pool), tokenizer, pool.engine.dims)
-
-
-@dataclass
-class RemoteHost:
-    """One actor, as this process sees it."""
-
-    handle: Any
-    in_flight: int = 0
-    suspended_until_s: float = 0.0
 
 
 @dataclass(eq=False)
@@ -71,10 +59,9 @@ class ClusterEngine:
         self.name, self.compute_type = engine.name, engine.compute_type
         self.device, self.n_devices = engine.device, engine.n_devices * len(pool.hosts)
         self.capacity, self.settings = engine.capacity, engine.settings
-        self._hosts = [RemoteHost(handle) for handle in pool.hosts]
+        self._router = HostRouter(pool.hosts)
         self._lock = threading.Lock()
         self._is_closed = False
-        self._known: OrderedDict[bytes, RemoteHost] = OrderedDict()
         self._caller_ids: weakref.WeakKeyDictionary[Caller, bytes] = weakref.WeakKeyDictionary()
         self._cancelled: weakref.WeakSet[Caller] = weakref.WeakSet()
         self._windows: dict[Future[Any], SentWindow] = {}
@@ -98,27 +85,14 @@ class ClusterEngine:
             self._end(sent, EngineClosed(CLOSED))
             return
         with self._lock:
-            host = self._choose(sent.window.audio.key)
-            host.in_flight += 1
+            host = self._router.send(sent.window.audio.key, time.monotonic())
         sent.ref = host.handle.run.remote(sent.window, sent.caller_id, sent.caller.priority)
         sent.ref.future().add_done_callback(partial(self._receive, sent, host))
-
-    def _choose(self, key: bytes) -> RemoteHost:
-        """Under the lock: the engine that knows the audio, else the least loaded of those that are not suspended."""
-        now_s = time.monotonic()
-        host = self._known.pop(key, None)
-        if host is None or host.suspended_until_s > now_s:
-            # At random between equals, or the tasks of all nodes would begin with the same engine.
-            host = min(self._hosts, key=lambda each: (each.suspended_until_s > now_s, each.in_flight, random.random()))
-        self._known[key] = host
-        if len(self._known) > MAX_KNOWN_AUDIOS:
-            self._known.popitem(last=False)
-        return host
 
     def _receive(self, sent: SentWindow, host: RemoteHost, reply: Future[Any]) -> None:
         """On a thread of Ray's."""
         with self._lock:
-            host.in_flight -= 1
+            self._router.receive(host)
         error = reply.exception()
         if error is None:
             result = reply.result()
@@ -137,8 +111,7 @@ class ClusterEngine:
     def _send_elsewhere(self, sent: SentWindow, host: RemoteHost) -> None:
         now_s = time.monotonic()
         with self._lock:
-            host.suspended_until_s = now_s + SUSPEND_S
-            all_down = all(each.suspended_until_s > now_s for each in self._hosts)
+            all_down = self._router.suspend(host, now_s)
         sent.down_since_s = (sent.down_since_s or now_s) if all_down else None
         if sent.down_since_s is not None and now_s > sent.down_since_s + MAX_DOWN_S:
             self._end(sent, EngineClosed(f"no engine of the cluster has worked for {MAX_DOWN_S:g} s: see `ray status`"))
