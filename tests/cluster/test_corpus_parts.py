@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,25 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from choral.errors import AudioNotFound, FetchFailed, MissingDependency, NotAudio, StorageError, UsageError
+from choral.errors import (
+    AudioNotFound,
+    ClusterError,
+    FetchFailed,
+    MissingDependency,
+    NotAudio,
+    StorageError,
+    UsageError,
+)
 from choral.ray.content import open_content
 from choral.ray.corpus_inputs import CorpusUnit, find_units, group_units
 from choral.ray.corpus_output import CorpusOutput, DoneRows, row_key
+from choral.ray.corpus_run import CorpusProgress, commit
 from choral.ray.corpus_shards import read_units
 from choral.ray.transcript_table import TRANSCRIPT_SCHEMA, error_row
 from cluster.corpus_files import make_corpus, read_rows
 
 OUTPUT_SCHEMA = pa.schema([("source", pa.string()), ("version", pa.string()), *TRANSCRIPT_SCHEMA])
+DROPPED = {name: pa.array([None], pa.string()) for name in ("path", "read_error", "read_error_kind")}
 
 
 def output_table(*rows: dict[str, Any]) -> pa.Table:
@@ -173,3 +184,18 @@ class TestOutput:
         (tmp_path / "file").write_text("x")
         with pytest.raises(StorageError):
             CorpusOutput(str(tmp_path / "file" / "out"))
+
+    def test_what_has_arrived_is_written_when_the_cluster_fails(self, tmp_path: Path) -> None:
+        def tables() -> Iterator[pa.Table]:
+            table = output_table({"source": "a", "duration_s": 3.0})
+            for name, column in {**DROPPED, "size_bytes": pa.array([10], pa.int64())}.items():
+                table = table.append_column(name, column)
+            yield table
+            raise ClusterError("the cluster failed")
+
+        progress = commit(tables(), CorpusOutput(str(tmp_path)), CorpusProgress(n_units=2))
+        done = next(progress)
+        assert (done.n_rows, done.audio_s, done.done_bytes) == (1, 3.0, 10)
+        with pytest.raises(ClusterError):
+            next(progress)
+        assert read_rows(tmp_path).keys() == {"a"}

@@ -21,7 +21,7 @@ from choral.remote.urls import redact_url, url_scheme
 UnitKind = Literal["audio", "tar", "parquet"]
 SHARD_KINDS: dict[str, UnitKind] = {".tar": "tar", ".parquet": "parquet"}
 LIST_EXTENSIONS = (".txt", ".list")
-MAX_UNITS_PER_TASK = 64
+MAX_UNITS_PER_TASK = 16  # rows arrive, and can be written, when the task that makes them ends
 MAX_BYTES_PER_TASK = 64 * 2**20
 
 

@@ -78,7 +78,7 @@ def transcribe_corpus(request: CorpusRequest) -> Iterator[CorpusProgress]:
         yield progress
         if new:
             dataset = _dataset(ray, new, pool, request, done)
-            yield from _commit(_tables(ray, dataset), output, progress)
+            yield from commit(_tables(ray, dataset), output, progress)
         output.sweep()
 
 
@@ -145,19 +145,26 @@ def typed_cause(error: BaseException | None) -> ChoralError | None:
     return error
 
 
-def _commit(tables: Iterator[pa.Table], output: CorpusOutput, progress: CorpusProgress) -> Iterator[CorpusProgress]:
+def commit(tables: Iterator[pa.Table], output: CorpusOutput, progress: CorpusProgress) -> Iterator[CorpusProgress]:
+    """Also what has arrived when the cluster fails."""
     waiting: list[pa.Table] = []
     committed_s = time.monotonic()
-    for table in tables:
-        if table.num_rows:
-            waiting.append(table.drop_columns(["path", "read_error", "read_error_kind"]))
-        is_due = time.monotonic() > committed_s + COMMIT_S or sum(map(len, waiting)) >= COMMIT_ROWS
-        if waiting and is_due:
-            progress = _append(waiting, output, progress)
-            waiting, committed_s = [], time.monotonic()
-            yield progress
+    failure: ChoralError | None = None
+    try:
+        for table in tables:
+            if table.num_rows:
+                waiting.append(table.drop_columns(["path", "read_error", "read_error_kind"]))
+            is_due = time.monotonic() > committed_s + COMMIT_S or sum(map(len, waiting)) >= COMMIT_ROWS
+            if waiting and is_due:
+                progress = _append(waiting, output, progress)
+                waiting, committed_s = [], time.monotonic()
+                yield progress
+    except ChoralError as error:
+        failure = error
     if waiting:
         yield _append(waiting, output, progress)
+    if failure is not None:
+        raise failure
 
 
 def _append(tables: list[pa.Table], output: CorpusOutput, before: CorpusProgress) -> CorpusProgress:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ray.data import Dataset
 
 ROWS_AT_ONCE = 8  # of a task, each on a thread
-ROWS_PER_TASK = 32
+ROWS_PER_TASK = 16
 TASK_CPUS = 1.0
 
 
