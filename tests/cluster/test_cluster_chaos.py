@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ import psutil
 import pytest
 
 import choral
+from choral.errors import NotAudio
 from cluster.corpus_files import read_rows
 
 pytestmark = [
@@ -25,8 +27,8 @@ pytestmark = [
 ]
 N_PROMPTS, N_BROKEN, N_NODES = 180, 20, 3
 OBJECT_STORE_BYTES = 80 * 2**20
-N_DRIVER_KILLS = 3
-WORKERS = ("ray::EngineHost", "transcribe_rows", "ray::MapBatches")
+N_DRIVER_KILLS, N_WORKER_KILLS = 3, 3
+WORKERS = ("ray::EngineHost", "ray::MapBatches")
 
 
 @pytest.fixture
@@ -48,21 +50,17 @@ def start_driver(source: Path, target: Path, address: str) -> subprocess.Popen[b
 
 
 def kill_a_worker(dice: random.Random) -> str | None:
-    """Kill -9 of one engine or task, wherever it runs on this machine."""
-    own = {process.pid: process for process in psutil.Process().children(recursive=True)}
-    workers = []
-    for process in own.values():
-        try:
-            title = "".join(process.cmdline())
-        except psutil.Error:
-            continue
-        if any(name in title for name in WORKERS):
-            workers.append((process, title))
-    if not workers:
+    """Kill -9 of one engine or task, wherever it runs; None: nothing is being transcribed."""
+    titles: dict[psutil.Process, str] = {}
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            titles[process] = "".join(process.cmdline()).strip()
+    workers = [process for process, title in titles.items() if title.startswith(WORKERS)]
+    if not any("transcribe_rows" in title for title in titles.values()):
         return None
-    process, title = dice.choice(workers)
+    process = dice.choice(workers)
     process.kill()
-    return title.strip()
+    return titles[process]
 
 
 def test_whatever_is_killed_every_row_is_there_once(
@@ -75,21 +73,22 @@ def test_whatever_is_killed_every_row_is_there_once(
     for number in range(N_BROKEN):
         (corpus / f"broken-{number}.wav").write_bytes(os.urandom(500 * number))
     dice, killed = random.Random(1), list[str]()
-    for run in range(N_DRIVER_KILLS + 1):
+    for run in range(N_DRIVER_KILLS):
         driver = start_driver(corpus, output, nodes.address)
-        deadline_s = time.monotonic() + (dice.uniform(40, 60) if run < N_DRIVER_KILLS else 1500)
-        while driver.poll() is None and time.monotonic() < deadline_s:
-            time.sleep(dice.uniform(2, 10))
-            if run < N_DRIVER_KILLS and (title := kill_a_worker(dice)):
-                killed.append(title)
+        for _ in range(N_WORKER_KILLS):
+            while driver.poll() is None and not (title := kill_a_worker(dice)):
+                time.sleep(dice.uniform(1, 5))
+            killed.append(title or "")
         if run == 1:
             nodes.remove_node(nodes.list_all_nodes()[-1], allow_graceful=False)
+        time.sleep(dice.uniform(2, 12))
         driver.kill()
         driver.wait()
+    last = start_driver(corpus, output, nodes.address)
+    assert last.wait() == NotAudio.exit_code, output.with_suffix(".log").read_text()[-2000:]
     print(f"killed {len(killed)} workers: {sorted(set(killed))}")
-    assert killed
     rows = read_rows(output)
-    assert len(rows) == N_PROMPTS + N_BROKEN, output.with_suffix(".log").read_text()[-2000:]
+    assert len(rows) == N_PROMPTS + N_BROKEN
     assert sum(row["error"] is not None for row in rows.values()) == N_BROKEN
     with choral.load("tiny.en", optimize_for="throughput") as model:
         paths = [path for path in sorted(corpus.iterdir()) if not path.name.startswith("broken")]
