@@ -21,6 +21,7 @@ def ray_cluster(tiny_en_pt: object) -> Iterator[Any]:
         import ray.data
 
     ray.init(
+        address="local",  # not a cluster that happens to run here
         num_cpus=2,
         object_store_memory=OBJECT_STORE_BYTES,
         include_dashboard=False,
