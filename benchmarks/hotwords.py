@@ -18,7 +18,7 @@ from typing import Any
 from zoneinfo import available_timezones
 
 import choral
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.bench.report import json_line
 from choral.bench.wer import Score, compare_words
 from choral.cli.arguments import Parser, describe

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 import choral
 from choral.bench.clips import AudioClip
-from choral.bench.corpus import LabelledClip, read_corpus
 from choral.bench.json_process import ProcessFailed
+from choral.bench.labelled_clips import LabelledClip, read_corpus
 from choral.bench.speech_sets import SetClip, set_clips
 from choral.bench.wer import Score, compare_words, normaliser, score
 from choral.bench.wer_report import ClipOutcome, PeerSystems, WerRow, WerRun, choral_systems

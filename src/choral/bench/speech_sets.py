@@ -26,7 +26,7 @@ from choral.bench.audio_effects import (
     telephone,
 )
 from choral.bench.clips import AudioClip, Samples, read_samples
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.errors import AudioNotFound
 
 PAUSES_S = (0.3, 2.5)

@@ -15,7 +15,7 @@ from choral.errors import UsageError
 from choral.options import Mode, TranscribeOptions
 
 if TYPE_CHECKING:
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
     from choral.bench.wer_report import WerRow
 
 USAGE = "choral bench wer [FOLDER] [options]"
@@ -104,7 +104,7 @@ def read_names(name: str, value: str, known: Sequence[str]) -> tuple[str, ...]:
 
 def find_speech(arguments: argparse.Namespace) -> Sequence[LabelledClip]:
     """The clips of the folder; without one, those that are downloaded, of two speakers."""
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
     from choral.remote.speech_samples import jfk
 
     clips = find_clips(arguments.folder, arguments.limit, arguments.quiet)
