@@ -1,7 +1,7 @@
 """Recall of rare words with and without hotwords among a thousand others, and the errors in all other words.
 
 FOLDER has speech with transcripts as for `choral bench wer`, of which the English clips are used; `--terms` are rare
-words in them. The recall is over all occurrences of the terms in the transcripts.
+words in them, or @FILE with one a line. The recall is over all occurrences of the terms in the transcripts.
 """
 
 from __future__ import annotations
@@ -13,17 +13,19 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from zoneinfo import available_timezones
 
 import choral
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.bench.report import json_line
 from choral.bench.wer import Score, compare_words
 from choral.cli.arguments import Parser, describe
 from choral.cli.bench import add_folder, find_clips, read_counts
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import load_model
+from choral.errors import UsageError
 from choral.model.languages import NAMES
 from support.script import run_script
 
@@ -81,7 +83,9 @@ def measure(
 
 def add_arguments(parser: Parser) -> None:
     add_folder(parser)
-    parser.add_argument("--terms", required=True, metavar="TERM,…", help="rare words of the transcripts (required)")
+    parser.add_argument(
+        "--terms", required=True, metavar="TERM,…|@FILE", help="rare words of the transcripts (required)"
+    )
     parser.add_argument(
         "--distractors", type=int, default=1000, metavar="N", help=describe("hotwords that nobody says", 1000)
     )
@@ -89,10 +93,19 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--beam-sizes", default="1", metavar="N,N,…", help=describe("beam sizes", "1"))
 
 
+def read_terms(value: str) -> list[str]:
+    if not value.startswith("@"):
+        return value.split(",")
+    try:
+        return Path(value[1:]).read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise UsageError(f"the terms {value[1:]} cannot be read: {error.strerror}") from error
+
+
 def run(arguments: argparse.Namespace) -> int:
     clips = [clip for clip in find_clips(arguments.folder, None, arguments.quiet) if clip.language == "en"]
     spoken = {word for clip in clips for word in words_of(clip.text)}
-    terms, others = arguments.terms.split(","), distractors(spoken, arguments.distractors)
+    terms, others = read_terms(arguments.terms), distractors(spoken, arguments.distractors)
     hotwords = random.Random(3).sample([*terms, *others], len(terms) + len(others))
     own, foreign = ({word for term in each for word in words_of(term)} for each in (terms, others))
     rows: list[tuple[str, ...]] = [("beams", "boost", "recall", "invented", "word errors", "of other words")]

@@ -2,14 +2,15 @@
 
 Starts a server, sends every clip as a file for reference (its word times say when each word ended), then streams clips
 in real time over WebSockets, in one session and in several at once. Reports the delay of words and of whole turns, the
-word error rate, and how long a 5 s file takes alone and during the largest number of sessions. FOLDER has speech with
-transcripts as for `choral bench wer`; without one, five sentences are downloaded.
+word error rate, the CPU time of the server's processes for a second of a session, and how long a 5 s file takes alone
+and during the largest number of sessions. With --no-model, the engine takes no time and every window has the same text:
+what is measured is the CPU time. FOLDER has speech with transcripts as for `choral bench wer`; without one, five
+sentences are downloaded.
 """
 
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 import io
 import json
@@ -18,7 +19,7 @@ import threading
 import time
 import wave
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
 from typing import Any
@@ -36,22 +37,17 @@ from choral.cli.bench import add_folder, find_clips, progress, read_counts, requ
 from choral.cli.console import format_table, write_stdout
 from choral.cli.shared_flags import machine_arguments
 from choral.errors import EngineError, UsageError
-from support.live_session import (
-    PAUSE_S,
-    Int16,
-    LiveSession,
-    TimedWord,
-    delays_s,
-    delta_words,
-    letters_only,
-    stream_clips,
-)
+from support.live_clients import SessionScript, clip_path, stream_sessions
+from support.live_session import PAUSE_S, Int16, LiveSession, TimedWord, delays_s, delta_words, letters_only
 from support.script import run_script
+from support.server_cpu import ServerCpu, server_cpu
 
 STAGGER_S = 2.0  # sessions start within this time
 FILE_S = 5.0
 FILE_PAUSE_S = 1.0  # between two files that are sent beside sessions
 MAX_SESSIONS = 1000
+SESSIONS_PER_CLIENT = 50  # of a process of clients
+NULL_SERVER, NULL_ENGINE_SERVER = "choral.bench.null_runner", "choral.bench.null_engine_server"
 
 
 @dataclass(frozen=True)
@@ -59,6 +55,10 @@ class LiveSettings:
     sessions: tuple[int, ...] = (1, 5, 20)
     seconds: float = 30.0  # of speech in each session, at least
     files: int = 10  # sent to an idle server
+    clients: int = 0  # processes of clients; 0: one for every 50 sessions
+
+    def n_clients(self, n_sessions: int) -> int:
+        return self.clients or -(-n_sessions // SESSIONS_PER_CLIENT)
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,9 @@ class LiveLoad:
     text: Spread  # delay of words
     completed: Spread  # delay of final texts after the end of their turns
     is_faithful: bool  # every final text is its deltas joined
-    live: Score
+    live: Score | None  # None: there is no model
+    cpu: ServerCpu  # seconds for a second of a session
+    clients_cpu: float  # likewise, of the benchmark itself
     files: Spread | None  # 5 s files beside the sessions; None: none were sent
 
 
@@ -88,7 +90,7 @@ class LiveLoad:
 class LiveReport:
     loads: tuple[LiveLoad, ...]
     files_alone: Spread
-    plain: Score  # of the same clips sent as files
+    plain: Score | None  # of the same clips sent as files
 
 
 @dataclass(frozen=True)
@@ -149,18 +151,34 @@ def transcribe_file(url: str, samples: Int16, fields: Mapping[str, str]) -> Any:
     return json.loads(reply.text)
 
 
-def measure(url: str, clips: Sequence[AudioClip], settings: LiveSettings, log: Callable[[str], None]) -> LiveReport:
-    references = [_reference(url, clip) for clip in clips]
-    files = FileSender(url, clips[0].samples)
+def measure(
+    server: ServerProcess, clips: Sequence[AudioClip], settings: LiveSettings, folder: Path, log: Callable[[str], None]
+) -> LiveReport:
+    """With a model; `folder` is for the audio of the clients."""
+    references = [_reference(server.url, clip) for clip in clips]
+    files = FileSender(server.url, clips[0].samples)
     files.send(2)  # warm-up
     alone = files.send(settings.files)
     log(f"a file of {FILE_S:g} s alone: {np.median(alone):.2f} s")
     loads = []
     for n_sessions in settings.sessions:
         beside = files if n_sessions == max(settings.sessions) else None
-        loads.append(_measure_load(url, references, n_sessions, settings, beside))
+        loads.append(_measure_load(server, references, n_sessions, settings, folder, beside))
         log(f"{n_sessions} sessions: text {loads[-1].text.median_s:.2f} s behind speech")
     return LiveReport(tuple(loads), Spread.of(alone), _total(_score([one], one.text) for one in references))
+
+
+def measure_cpu(
+    server: ServerProcess, clips: Sequence[AudioClip], settings: LiveSettings, folder: Path, log: Callable[[str], None]
+) -> LiveReport:
+    """Without a model, so without text to compare."""
+    untimed = [ReferenceClip(clip, "", ()) for clip in clips]
+    loads = []
+    for n_sessions in settings.sessions:
+        load = _measure_load(server, untimed, n_sessions, settings, folder, None)
+        loads.append(replace(load, live=None))
+        log(f"{n_sessions} sessions: {load.cpu}")
+    return LiveReport(tuple(loads), Spread.of([]), None)
 
 
 def _reference(url: str, clip: AudioClip) -> ReferenceClip:
@@ -170,13 +188,26 @@ def _reference(url: str, clip: AudioClip) -> ReferenceClip:
 
 
 def _measure_load(
-    url: str, references: Sequence[ReferenceClip], n_sessions: int, settings: LiveSettings, files: FileSender | None
+    server: ServerProcess,
+    references: Sequence[ReferenceClip],
+    n_sessions: int,
+    settings: LiveSettings,
+    folder: Path,
+    files: FileSender | None,
 ) -> LiveLoad:
-    scripts = [_script(references, number, settings.seconds) for number in range(n_sessions)]
+    choices = [_choose_clips(references, number, settings.seconds) for number in range(n_sessions)]
+    delays = np.linspace(0, STAGGER_S, n_sessions).tolist()
+    scripts = [SessionScript(number, clips, delays[number]) for number, clips in enumerate(choices)]
+    for number in {number for clips in choices for number in clips}:
+        np.save(clip_path(folder, number), references[number].clip.samples)
+    before = server_cpu(server.pid)
     with files or contextlib.nullcontext():
-        sessions = asyncio.run(_stream_all(url, scripts))
-    pairs = list(zip(scripts, sessions, strict=True))
-    delays = [
+        streamed = stream_sessions(server.url, folder, scripts, settings.n_clients(n_sessions))
+    used = server_cpu(server.pid).since(before)
+    sessions = streamed.sessions
+    streamed_s = sum(session.sent_s[-1] - session.sent_s[0] for session in sessions)
+    pairs = [([references[n] for n in clips], session) for clips, session in zip(choices, sessions, strict=True)]
+    word_delays = [
         delay for script, session in pairs for delay in delays_s(_spoken(script, session), delta_words(session.deltas))
     ]
     turn_delays = [
@@ -187,32 +218,25 @@ def _measure_load(
     ]
     return LiveLoad(
         sessions=n_sessions,
-        text=Spread.of(delays),
+        text=Spread.of(word_delays),
         completed=Spread.of(turn_delays),
         is_faithful=all(session.is_faithful for session in sessions),
         live=_total(_score(script, session.text) for script, session in pairs),
+        cpu=used.per(streamed_s),
+        clients_cpu=streamed.cpu_s / streamed_s,
         files=Spread.of(files.seconds) if files is not None else None,
     )
 
 
-async def _stream_all(url: str, scripts: Sequence[Sequence[ReferenceClip]]) -> list[LiveSession]:
-    delays_s = np.linspace(0, STAGGER_S, len(scripts))
-    streams = [
-        stream_clips(url, [noisy(one.clip.samples, (1, number, index)) for index, one in enumerate(script)], delay_s)
-        for number, (script, delay_s) in enumerate(zip(scripts, delays_s, strict=True))
-    ]
-    return list(await asyncio.gather(*streams))
-
-
-def _script(references: Sequence[ReferenceClip], number: int, seconds: float) -> list[ReferenceClip]:
-    """The clips of one session; each session starts with another clip."""
-    script, filled_s = [], 0.0
-    for one in cycle([*references[number % len(references) :], *references[: number % len(references)]]):
-        script.append(one)
-        filled_s += one.clip.duration_s + PAUSE_S
+def _choose_clips(references: Sequence[ReferenceClip], number: int, seconds: float) -> tuple[int, ...]:
+    """The clips of one session, by number; each session starts with another clip."""
+    chosen, filled_s, first = [], 0.0, number % len(references)
+    for clip in cycle([*range(first, len(references)), *range(first)]):
+        chosen.append(clip)
+        filled_s += references[clip].clip.duration_s + PAUSE_S
         if filled_s >= seconds:
             break
-    return script
+    return tuple(chosen)
 
 
 def _spoken(script: Sequence[ReferenceClip], session: LiveSession) -> list[TimedWord]:
@@ -234,17 +258,31 @@ def _total(scores: Any) -> Score:
 
 def live_table(report: LiveReport) -> str:
     rows = [["sessions", "text behind speech", "whole text behind turn", "joined = whole", "word errors", "5 s file"]]
-    rows.append(["none", "", "", "", f"{report.plain.percent:.1f} %", _seconds(report.files_alone)])
+    rows.append(["none", "", "", "", _percent(report.plain), _seconds(report.files_alone)])
     for load in report.loads:
-        faithful, errors = "all" if load.is_faithful else "NOT ALL", f"{load.live.percent:.1f} %"
-        cells = [_seconds(load.text), _seconds(load.completed), faithful, errors, _seconds(load.files)]
+        faithful = "all" if load.is_faithful else "NOT ALL"
+        cells = [_seconds(load.text), _seconds(load.completed), faithful, _percent(load.live), _seconds(load.files)]
         rows.append([str(load.sessions), *cells])
     head = "live sessions: seconds are median / 95th percentile; the first row has the same clips sent as files\n\n"
-    return head + format_table(rows, numbers=range(1, 6)) + "\n"
+    return head + format_table(rows, numbers=range(1, 6)) + "\n" + cpu_table(report)
+
+
+def cpu_table(report: LiveReport) -> str:
+    rows = [["sessions", *vars(ServerCpu()), "benchmark", "cores in all"]]
+    for load in report.loads:
+        shares = [*vars(load.cpu).values(), load.clients_cpu]
+        n_cores = sum(shares) * load.sessions
+        rows.append([str(load.sessions), *(f"{share * 1e3:.1f} ms" for share in shares), f"{n_cores:.1f}"])
+    head = "CPU time of a second of one session, by process\n\n"
+    return "\n" + head + format_table(rows, numbers=range(1, 7)) + "\n"
+
+
+def _percent(score: Score | None) -> str:
+    return "" if score is None else f"{score.percent:.1f} %"
 
 
 def _seconds(spread: Spread | None) -> str:
-    return "" if spread is None else f"{spread.median_s:.2f} / {spread.p95_s:.2f} s"
+    return "" if spread is None or not spread.n else f"{spread.median_s:.2f} / {spread.p95_s:.2f} s"
 
 
 def add_arguments(parser: Parser) -> None:
@@ -256,24 +294,48 @@ def add_arguments(parser: Parser) -> None:
         "--seconds", type=float, default=30.0, metavar="N", help=describe("seconds of speech in each session", 30)
     )
     parser.add_argument("--files", type=int, default=10, metavar="N", help=describe("5 s files sent alone", 10))
+    parser.add_argument(
+        "--clients", type=int, default=0, metavar="N", help="processes of clients (default: one for every 50 sessions)"
+    )
+    parser.add_argument(
+        "--realtime-processes", type=int, metavar="N", help="processes for live sessions (default: the server's choice)"
+    )
+    parser.add_argument("--no-model", action="store_true", help="measure CPU time with an engine that takes no time")
+    parser.add_argument(
+        "--engine-process",
+        action="store_true",
+        help="with --no-model: the engine has a process of its own, as on a GPU (default: it is in the server's)",
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="use this many clips (default: all)")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    require_counts(arguments, files=1, limit=1)
+    require_counts(arguments, files=1, limit=1, clients=0)
     if not 5 <= arguments.seconds <= 3600:
         raise UsageError("seconds must be a number from 5 to 3600")
     sessions = read_counts("sessions", arguments.sessions, MAX_SESSIONS, example="1,5,20")
-    settings = LiveSettings(sessions, arguments.seconds, arguments.files)
+    settings = LiveSettings(sessions, arguments.seconds, arguments.files, arguments.clients)
     normaliser("en")  # fail before the work if the package is missing
     labelled = find_clips(arguments.folder, arguments.limit, arguments.quiet)
     clips = short_clips(labelled, len(labelled))
     flags = [*machine_arguments(arguments), f"--realtime-sessions={max(sessions)}"]
-    with tempfile.TemporaryDirectory(prefix="choral-bench-") as folder, ServerProcess(flags, Path(folder)) as server:
-        report = measure(server.url, clips, settings, progress(arguments))
+    if arguments.realtime_processes is not None:
+        flags.append(f"--realtime-processes={arguments.realtime_processes}")
+    with (
+        tempfile.TemporaryDirectory(prefix="choral-bench-") as name,
+        ServerProcess(flags, Path(name), _program(arguments)) as server,
+    ):
+        run_load = measure_cpu if arguments.no_model else measure
+        report = run_load(server, clips, settings, Path(name), progress(arguments))
     write_stdout(live_table(report))
     write_stdout(json_line("live", {"model": arguments.model, "settings": settings, "report": report}) + "\n")
     return 0 if all(load.is_faithful for load in report.loads) else 1
+
+
+def _program(arguments: argparse.Namespace) -> str:
+    if not arguments.no_model:
+        return "choral"
+    return NULL_ENGINE_SERVER if arguments.engine_process else NULL_SERVER
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from choral.bench.clips import AudioClip, short_clips
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.bench.peers import PeerConfig
 from choral.bench.report import bars, json_line
 from choral.bench.round_robin import PeerResult, RoundRobin

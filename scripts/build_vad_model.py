@@ -1,11 +1,12 @@
-"""Write src/choral/assets/silero_vad_v6.onnx: Silero's voice detector, with the same weights, as matrix products.
+"""Write src/choral/assets/silero_vad_v6_*.onnx: Silero's voice detector, with the same weights, as matrix products.
 
-usage: python scripts/build_vad_model.py SOURCE TARGET
+usage: python scripts/build_vad_model.py SOURCE FOLDER
 
 SOURCE is the network that the package faster-whisper carries in its assets (silero_vad_v6.onnx). There the spectra and
 most layers are convolutions, which ONNX Runtime computes frame by frame; here each is a matrix product over all frames
-of a call. SOURCE takes frames of 576 samples that overlap; here they are built from the samples. The files are read and
-written without the package onnx: a model is a protocol buffer of few fields (onnx.proto).
+of a call. The recurrent layer, which needs all frames in order, is a network of its own. SOURCE takes frames of 576
+samples that overlap; here they are built from the samples. The files are read and written without the package onnx: a
+model is a protocol buffer of few fields (onnx.proto).
 """
 
 from __future__ import annotations
@@ -87,13 +88,18 @@ class Graph:
         return field(1, IR_VERSION) + field(7, b"".join(graph)) + field(8, field(1, "") + field(2, OPSET))
 
 
-def build(weights: Weights) -> bytes:
+def build_features(weights: Weights) -> bytes:
     graph = Graph()
-    features = encoder(graph, spectra(graph, weights[BASIS][:, 0]), weights)
-    decoder(graph, features, weights)
+    encoder(graph, spectra(graph, weights[BASIS][:, 0]), weights)
+    return graph.model({"samples": ["n_frames", FRAME], "context": [1, CONTEXT]}, {"features": ["n_frames", STATE]})
+
+
+def build_recurrent(weights: Weights) -> bytes:
+    graph = Graph()
+    decoder(graph, "features", weights)
     state: list[int | str] = [1, 1, STATE]
     return graph.model(
-        {"samples": ["n_frames", FRAME], "context": [1, CONTEXT], "h": state, "c": state},
+        {"features": ["n_frames", STATE], "h": state, "c": state},
         {"speech_probs": ["n_frames"], "hn": state, "cn": state},
     )
 
@@ -130,8 +136,8 @@ def mirrored_halves(graph: Graph) -> tuple[str, str]:
     return graph.reshape(left, -1, HOP), graph.slice(graph.reshape(right, -1, HOP), -1, -END, step=-1)
 
 
-def encoder(graph: Graph, magnitudes: str, weights: Weights) -> str:
-    """[n, 128]: four convolutions over the 4, 4, 2 and 1 steps of a frame, without the products with their padding."""
+def encoder(graph: Graph, magnitudes: str, weights: Weights) -> None:
+    """`features` [n, 128]: four convolutions over the 4, 4, 2 and 1 steps of a frame, without products with padding."""
     taps, biases = [], []
     for i in range(4):
         weight = weights[f"encoder.conv_layers.{i}.weight"]
@@ -148,7 +154,7 @@ def encoder(graph: Graph, magnitudes: str, weights: Weights) -> str:
         graph.dense(graph.node("Concat", *first[1:], axis=1), taps[1], biases[1]),
     ]
     third = graph.dense(graph.node("Concat", *second, axis=1), taps[2][64:], biases[2])
-    return graph.dense(third, taps[3][64:128], biases[3])
+    graph.node("Relu", graph.node("Gemm", third, taps[3][64:128], biases[3]), outputs=("features",))
 
 
 def decoder(graph: Graph, features: str, weights: Weights) -> None:
@@ -209,5 +215,7 @@ def read_varint(stream: BytesIO) -> int:
 
 
 if __name__ == "__main__":
-    source, target = map(Path, sys.argv[1:])
-    target.write_bytes(build(read_weights(source.read_bytes())))
+    source, folder = map(Path, sys.argv[1:])
+    weights = read_weights(source.read_bytes())
+    (folder / "silero_vad_v6_features.onnx").write_bytes(build_features(weights))
+    (folder / "silero_vad_v6_recurrent.onnx").write_bytes(build_recurrent(weights))

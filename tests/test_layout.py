@@ -25,6 +25,7 @@ LAYERS = [
     {"api", "subtitles", "formats"},
     {"compat", "jobs"},
     {"server"},
+    {"ray"},
     {"bench"},
     {"cli"},
 ]

@@ -30,7 +30,8 @@ ChoralError
 │   ├── JobFailed         8  422   it ended without a result; the message says why
 │   ├── JobCancelled      8  410   it was cancelled
 │   └── JobTimeout        8  504   it did not finish within the time limit
-└── RedisUnavailable      9  503   Redis cannot be reached or refuses commands; retryable
+├── RedisUnavailable      9  503   Redis cannot be reached or refuses commands; retryable
+└── ClusterError         10  503   a Ray cluster cannot be reached, or one of its nodes cannot be used
 
 The columns are the exit code and the HTTP status; both are part of the public interface and do not change.
 `is_retryable` marks transient failures (network, disk, engine) that a retry may resolve.
@@ -191,3 +192,8 @@ class RedisUnavailable(ChoralError):
     exit_code = 9
     http_status = 503
     is_retryable = True
+
+
+class ClusterError(ChoralError):
+    exit_code = 10
+    http_status = 503

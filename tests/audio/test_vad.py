@@ -15,9 +15,10 @@ from faster_whisper.vad import VadOptions, get_speech_timestamps
 from onnxruntime import InferenceSession
 
 from choral.audio import vad
+from choral.audio.growing_recording import open_growing
 from choral.audio.recording import Recording
-from choral.audio.speech_spans import MIN_SPEECH_S, speech_spans
-from choral.audio.vad import SpeechFinder, find_speech, speech_probabilities
+from choral.audio.speech_spans import MIN_SPEECH_S, SpanFinder, speech_spans
+from choral.audio.vad import VoiceDetector, find_speech, speech_probabilities
 from media_files import read_clip, wav
 
 Float32 = npt.NDArray[np.float32]
@@ -100,11 +101,12 @@ def test_decisions_equal_the_original_network(
         assert speech_spans(got, samples.size, **options) == speech_spans(expected, samples.size, **options)
 
 
-def test_network_is_made_by_the_script(tmp_path: Path) -> None:
+def test_networks_are_made_by_the_script(tmp_path: Path) -> None:
     script = Path(__file__).parents[2] / "scripts" / "build_vad_model.py"
-    subprocess.run([sys.executable, script, ORIGINAL, tmp_path / "made.onnx"], check=True)
-    made = (tmp_path / "made.onnx").read_bytes()
-    assert made == resources.files("choral").joinpath("assets", "silero_vad_v6.onnx").read_bytes()
+    subprocess.run([sys.executable, script, ORIGINAL, tmp_path], check=True)
+    for part in ("features", "recurrent"):
+        name = f"silero_vad_v6_{part}.onnx"
+        assert (tmp_path / name).read_bytes() == resources.files("choral").joinpath("assets", name).read_bytes()
 
 
 @pytest.mark.speech
@@ -113,9 +115,25 @@ def test_probabilities_do_not_depend_on_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     whole = speech_probabilities(Recording.open(speech))
-    monkeypatch.setattr(vad, "PIECE_FRAMES", 37)
+    monkeypatch.setattr(vad, "PIECE_SAMPLES", 37 * 512)
     in_pieces = speech_probabilities(Recording.open(wav(speech), max_memory_s=1))
     np.testing.assert_allclose(in_pieces, whole, atol=1e-5)
+
+
+@pytest.mark.speech
+@pytest.mark.parametrize("n_missing", [0, 1, 511])
+def test_probabilities_do_not_depend_on_threads(
+    speech: np.ndarray,  # type: ignore[type-arg]
+    monkeypatch: pytest.MonkeyPatch,
+    n_missing: int,
+) -> None:
+    samples = speech[: speech.size // 512 * 512 - n_missing]
+    monkeypatch.setattr(vad, "PIECE_SAMPLES", 37 * 512)
+    one_thread = speech_probabilities(Recording.open(samples))
+    answers = iter([None, None])  # not known yet; then three threads
+    monkeypatch.setattr(vad, "n_threads_for", lambda length_s: next(answers, 3))
+    with open_growing(wav(samples)) as recording:
+        np.testing.assert_array_equal(speech_probabilities(recording), one_thread)
 
 
 @pytest.mark.speech
@@ -143,15 +161,16 @@ def test_spans_equal_faster_whisper(
 def test_spans_are_found_while_samples_arrive(speech: np.ndarray) -> None:  # type: ignore[type-arg]
     samples = speech.astype(np.float32) / 32768
     expected = find_speech(Recording.open(samples), threshold=0.5, min_silence_s=0.5, pad_s=0.2)
-    finder = SpeechFinder(threshold=0.5, min_silence_s=0.5, pad_s=0.2)
+    finder, detector = SpanFinder(threshold=0.5, min_silence_s=0.5, pad_s=0.2), VoiceDetector()
     found, waits = [], []
-    for start in range(0, samples.size, 1_000):
-        n_received = min(start + 1_000, samples.size)
-        new = finder.push(samples[start:n_received])
+    n_whole = samples.size // 1_024 * 1_024
+    for start in range(0, n_whole, 1_024):
+        n_received = start + 1_024
+        new = finder.push(detector.predict(samples[start:n_received]).tolist())
         waits += [n_received - span.stop for span in new]
         found += new
         assert all(span.stop <= finder.min_next_start for span in found)
-    assert found + finder.finish() == expected
+    assert found + finder.finish(samples.size, detector.predict(samples[n_whole:]).tolist()) == expected
     assert len(found) >= 4
     assert max(waits) < 16_000  # 0.5 s of silence, the frame that is not complete yet, and the piece
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from choral.bench.clips import AudioClip
 from choral.cli.bench import read_counts
 from choral.errors import UsageError
-from live import MAX_SESSIONS, Spread
+from live import MAX_SESSIONS, LiveLoad, LiveReport, LiveSettings, ReferenceClip, Spread, _choose_clips, live_table
 from support.live_session import CHUNK_S, LiveSession, TextEvent, TimedWord, delays_s, delta_words, join_with_silence
+from support.server_cpu import ServerCpu
 
 DELTAS = [
     TextEvent("a", "And so,", 2.0),
@@ -50,3 +52,23 @@ def test_spread_and_session_counts() -> None:
     for wrong in ("", "0", "1,x", "1001"):
         with pytest.raises(UsageError, match="sessions is"):
             read_counts("sessions", wrong, MAX_SESSIONS, "1,5,20")
+
+
+def test_sessions_start_with_different_clips_and_are_long_enough() -> None:
+    clips = [ReferenceClip(AudioClip(np.zeros(16_000 * n, np.float32), None, None), "", ()) for n in (3, 4, 5)]
+    assert _choose_clips(clips, 0, 7.0) == (0, 1)
+    assert _choose_clips(clips, 5, 14.0) == (2, 0, 1)
+
+
+def test_cpu_time_is_that_of_a_second_of_one_session() -> None:
+    used = ServerCpu(server=6.0, sessions=60.0).since(ServerCpu(server=1.0, sessions=10.0)).per(5_000.0)
+    assert used == ServerCpu(server=0.001, sessions=0.01)
+    nothing = Spread.of([])
+    load = LiveLoad(300, nothing, nothing, is_faithful=True, live=None, cpu=used, clients_cpu=0.003, files=None)
+    table = live_table(LiveReport((load,), nothing, None))
+    assert "1.0 ms   10.0 ms    0.0 ms  0.0 ms     3.0 ms           4.2" in table
+
+
+def test_processes_of_clients_follow_the_number_of_sessions() -> None:
+    assert [LiveSettings().n_clients(n) for n in (1, 50, 51, 300)] == [1, 1, 2, 6]
+    assert LiveSettings(clients=3).n_clients(300) == 3

@@ -15,7 +15,7 @@ import pytest
 
 from choral.audio.constants import SAMPLE_RATE, WINDOW_SAMPLES
 from choral.bench.clips import AudioClip, join_clips, short_clips, write_audio_files
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.bench.load_generator import RoundResult, send_all, send_together
 from choral.bench.peer_configs import PeerSetup, all_configs, missing_notes
 from choral.bench.peer_report import LoadReport, SpeedRow, check_targets, measure_load, speed_row

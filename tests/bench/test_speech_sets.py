@@ -9,7 +9,7 @@ import pytest
 
 from choral.audio.vad import VoiceDetector
 from choral.bench.clips import AudioClip, Samples
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.bench.speech_sets import SET_NAMES, SetClip, set_clips
 from choral.errors import AudioNotFound
 from choral.remote.speech_samples import SpeechSample

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +17,11 @@ from hypothesis import strategies as st
 
 import choral
 from choral.bench.clips import AudioClip
-from choral.bench.corpus import LabelledClip, read_corpus
 from choral.bench.json_process import ProcessFailed
+from choral.bench.labelled_clips import LabelledClip, read_corpus
 from choral.bench.speech_sets import SetClip, set_clips
 from choral.bench.wer import Score, compare_words, normaliser, score
-from choral.bench.wer_report import ClipOutcome, WerRow, WerRun, choral_systems
+from choral.bench.wer_report import ClipOutcome, PeerSystems, WerRow, WerRun, choral_systems
 from choral.errors import AudioNotFound, UsageError
 
 WORDS = st.lists(st.sampled_from("abcd"), max_size=8)
@@ -179,7 +180,18 @@ def test_sounds_without_speech_run_with_and_without_the_voice_detector(tiny_en_c
     run = WerRun()
     with choral.load(tiny_en_ct2, device="cpu", engine="ctranslate2") as model:
         options = choral.TranscribeOptions(temperature=0.0)
-        run.measure("non-speech", clips, choral_systems(model, options, ["batched"], both_vad=True))
-    without, with_vad = run.rows
+        peers = PeerSystems(model, tiny_en_ct2, options)
+        with closing(peers):
+            systems = [*choral_systems(model, options, ["batched"], both_vad=True), *peers.open(both_vad=True)]
+            assert [peer.name for peer in peers.open(both_vad=False)] == ["openai-whisper", "faster-whisper"]
+            run.measure("non-speech", clips, systems)
+    assert (run.notes, peers.notes) == ([], [])
+    without, with_vad, openai, faster, faster_vad = run.rows
     assert (without.system, with_vad.system) == ("batched, no VAD", "batched, VAD")
+    assert (openai.system, faster.system, faster_vad.system) == (
+        "openai-whisper",
+        "faster-whisper",
+        "faster-whisper, VAD",
+    )
     assert (without.n_windows, with_vad.n_windows, with_vad.invented_per_hour) == (1, 0, 0)
+    assert faster_vad.invented_per_hour == 0

@@ -75,7 +75,7 @@ def test_report_of_a_working_machine(doctor: Callable[..., Report], tiny_en_pt: 
     report = doctor("--device", "cpu")
     assert report.code == 0
     assert report.lines[0].startswith(f"Choral {package.__version__} with Python {sys.version_info.major}.")
-    assert re.fullmatch(r"ctranslate2 on cpu in int8, threads: \d+; for one window at a time .*", report.line("engine"))
+    assert re.fullmatch(r"ctranslate2 on cpu in int8, threads: \d+; for one file .*", report.line("engine"))
     assert re.fullmatch(r"torch on cpu in (int8|float32), threads: \d+; many windows .*", report.line("many callers"))
     assert re.match(r".*, \d+ (of \d+ )?cores$", report.line("processor"))
     assert re.match(r"\d+\.\d+ [GM]B free of \d+\.\d+ [GM]B$", report.line("memory"))

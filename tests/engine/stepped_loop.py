@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -64,9 +65,17 @@ class SteppedLoop:
 
 
 def make_stepped_loop(
-    clock: Clock, n_slots: int = 8, max_encode_batch: int = 4, n_cached: int = 100, n_lanes: int = 1, **seconds: float
+    clock: Clock,
+    n_slots: int = 8,
+    max_encode_batch: int = 4,
+    n_cached: int = 100,
+    n_lanes: int = 1,
+    is_micro_batch: bool = False,
+    **seconds: float,
 ) -> SteppedLoop:
-    return SteppedLoop(FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes), max_encode_batch)
+    runner = FakeRunner(n_slots, n_cached, Seconds(**seconds), clock, n_lanes=n_lanes)
+    runner.capacity = replace(runner.capacity, is_micro_batch=is_micro_batch)
+    return SteppedLoop(runner, max_encode_batch)
 
 
 def kinds(steps: Sequence[Step | None]) -> list[str]:

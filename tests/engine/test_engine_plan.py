@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,17 +35,17 @@ def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
 @pytest.mark.parametrize(
     ("here", "settings", "engine", "reason"),
     [
-        ({}, ONE, "ctranslate2", "one window at a time"),
+        ({}, ONE, "ctranslate2", "for one file"),
         ({}, MANY, "torch", "many windows"),
         ({"installed": ("ctranslate2",)}, MANY, "ctranslate2", "PyTorch is not installed"),
         ({"installed": ("torch",)}, ONE, "torch", "CTranslate2 is not installed"),
         ({"gpu": True}, replace(ONE, device="auto"), "torch", "GPUs"),
-        ({"gpu": False}, replace(ONE, device="auto"), "ctranslate2", "one window at a time"),
-        ({"gpu": True}, ONE, "ctranslate2", "one window at a time"),
+        ({"gpu": False}, replace(ONE, device="auto"), "ctranslate2", "for one file"),
+        ({"gpu": True}, ONE, "ctranslate2", "for one file"),
         ({}, replace(ONE, device="cuda:1"), "torch", "GPUs"),
         ({}, replace(ONE, devices="0,1"), "torch", "GPUs"),
         ({}, replace(ONE, compute_type="float32"), "torch", "reference in float32"),
-        ({}, replace(ONE, compute_type="int8"), "ctranslate2", "one window at a time"),
+        ({}, replace(ONE, compute_type="int8"), "ctranslate2", "for one file"),
         ({}, replace(ONE, engine="torch"), "torch", "as requested"),
         ({}, replace(MANY, engine="ctranslate2"), "ctranslate2", "as requested"),
     ],
@@ -74,11 +75,28 @@ def test_missing_packages_are_named(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("n_inputs", "mode", "hint"),
-    [(1, "sequential", "latency"), (1, "batched", "throughput"), (2, "sequential", "throughput")],
+    ("n_inputs", "flags", "hint"),
+    [(1, "avx2 avx512_vnni", "latency"), (2, "avx2 avx512_vnni", "throughput"), (2, "avx2", "latency")],
 )
-def test_workload(n_inputs: int, mode: Any, hint: str) -> None:
-    assert optimize_for(n_inputs, TranscribeOptions(mode=mode)) == hint
+def test_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_inputs: int, flags: str, hint: str) -> None:
+    set_flags(flags, tmp_path, monkeypatch)
+    assert optimize_for(n_inputs, TranscribeOptions(mode="batched")) == hint
+    assert optimize_for(n_inputs, TranscribeOptions(hotwords="Choral")) == "throughput"
+
+
+def test_int8_of_many_windows_without_vnni(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine()
+    set_flags("avx2", tmp_path, monkeypatch)
+    assert choose_engine(replace(MANY, compute_type="int8"))[0] == "ctranslate2"
+    set_flags("avx512_vnni", tmp_path, monkeypatch)
+    assert choose_engine(replace(MANY, compute_type="int8"))[0] == "torch"
+
+
+def set_flags(flags: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that the processor has."""
+    cpuinfo = folder / "cpuinfo"
+    cpuinfo.write_text(f"flags\t\t: fpu {flags}\n")
+    monkeypatch.setattr(processor, "_CPUINFO", cpuinfo)
 
 
 @pytest.mark.parametrize(

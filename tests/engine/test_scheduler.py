@@ -163,6 +163,29 @@ def test_prefill_stalls_decoding_for_a_bounded_time(clock: Clock):
     assert max(map(len, together[1:])) == 2
 
 
+def test_a_micro_batch_is_filled_before_it_decodes(clock: Clock):
+    """No window can join it later, so it waits for those that are waiting, however long they take to encode."""
+    stepped = make_stepped_loop(clock, is_micro_batch=True, encode=0.5)
+    file = Caller()
+    for _ in range(10):
+        stepped.submit(file)
+    step = next(step for step in stepped.steps() if isinstance(step, Decode))
+    assert len(step.tasks) == 7  # the last eighth of the slots is reserved for others
+
+
+def test_a_micro_batch_does_not_let_a_short_request_wait(clock: Clock):
+    stepped = make_stepped_loop(clock, is_micro_batch=True, encode=0.5, decode=0.1)
+    file = Caller()
+    for _ in range(20):
+        stepped.submit(file)
+    while not isinstance(stepped.step(), Decode):
+        pass
+    short = stepped.submit()
+    while not isinstance(step := stepped.step(), Encode) or short not in step.tasks:
+        pass
+    assert kinds([stepped.step(), stepped.step()]) == ["Prefill", "Decode"]
+
+
 def test_stall_time_is_ignored_when_nothing_decodes(clock: Clock):
     stepped = make_stepped_loop(clock, n_slots=16, max_encode_batch=8, encode=0.2)
     first = [stepped.submit(n_tokens=10) for _ in range(2)]

@@ -78,6 +78,10 @@ def test_submit_with_wait_prints_what_transcribe_prints(
     text = choral("submit", "-", "--wait", *diarized, stdin=speech_clips[0].read_bytes())
     assert (text.returncode, text.stdout) == (0, choral("transcribe", speech_clips[0], *own, *diarized).stdout)
     assert text.stdout.startswith("Speaker 1: ")
+    (tmp_path / "known.txt").write_text(text.stdout.removeprefix("Speaker 1: "))
+    aligned = choral("submit", speech_clips[0], "--align", "known.txt", "--wait", "--format", "srt")
+    assert aligned.returncode == 0, aligned.stderr
+    assert aligned.stdout == choral("align", speech_clips[0], "known.txt", *own).stdout
     worker.send_signal(signal.SIGTERM)
     assert worker.wait(30) == 0
     lines = [json.loads(line) for line in (tmp_path / "worker.log").read_text().splitlines()]
@@ -143,6 +147,7 @@ def test_jobs_of_a_killed_worker_are_claimed(
         (("submit", "missing.mp3"), 3, "no such file"),
         (("submit", "a.wav", "--format", "srt"), 2, "give --wait"),
         (("submit", "a.wav", "b.wav", "--job-id", "x"), 2, "single input"),
+        (("submit", "a.wav", "b.wav", "--align", "a.wav"), 2, "--align is for a single input"),
         (("submit", "a.wav", "--beam-sise", "2"), 2, "did you mean --beam-size"),
         (("worker", "--batch-size", "-1"), 2, "batch_size"),
         (("worker", "--roots", "/no/such/folder"), 2, "not a readable folder"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_requests_of_other_versions_are_refused() -> None:
         JobRequest.from_json(json.dumps({**fields, "v": 2}))
     with pytest.raises(UsageError, match="unknown option 'new'"):
         JobRequest.from_json(json.dumps({**fields, "options": {"new": 1}}))
+
+
+def test_requests_that_align_a_text() -> None:
+    request = replace(request_of(), align="Ask not what your country can do for you. " * 200)
+    assert JobRequest.from_json(request.to_json()) == request
+    assert JobRequest.from_json(request.to_json(), is_brief=True).align is None
+    assert "align" not in json.loads(request_of().to_json())
+    with pytest.raises(UsageError, match=r"1,000,001 characters, and a job takes at most 1,000,000"):
+        replace(request, align="a" * 1_000_001)
+    with pytest.raises(UsageError, match="not with a translation"):
+        replace(request, options=TranscribeOptions(task="translate"))
 
 
 @pytest.mark.parametrize(

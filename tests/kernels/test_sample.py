@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from choral.engine.host_sampler import pick, pick_boosted
+from choral.engine.host_sampler import PickedToken, pick, top_k
 from choral.engine.hotword_match import HotwordMatch
 from choral.engine.hotword_tables import HotwordTables
 from choral.engine.hotword_trie import HotwordTrie
@@ -18,13 +18,16 @@ from choral.engine.rules import Rules
 from choral.engine.search import Draw
 from choral.engine.window import DecodeParams
 from choral.kernels import sample as module
+from choral.kernels.hotword_table import N_TRIED
 from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary, sample
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 
 N_VOCAB, N_SLOTS, N_POSITIONS = 51_864, 9, 20
 CPU = torch.device("cpu")
-FORK = (777, 55, -1, 1, 5, 1, 0, 3)  # token; last token, last timestamp, numbers, node and returns before it
+# Token; last token, last timestamp, numbers, node and returns before it; the tokens to try after it.
+FORK = (777, 55, -1, 1, 5, 1, 0, 3, 888, 999, -1)
+FORK_SCORES = (-3.0, -0.5, -0.25, -0.125, 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -110,13 +113,18 @@ def state(
         lengths=n_text + 4,
         next_tokens=torch.zeros(N_SLOTS, dtype=torch.long),
         hotword_nodes=torch.zeros(N_SLOTS, dtype=torch.long),
-        forks=torch.tensor([[-1] * N_SLOTS, *[[0] * N_SLOTS] * 7]),
-        fork_scores=torch.zeros(2, N_SLOTS),
+        forks=torch.tensor([[-1] * N_SLOTS, *[[0] * N_SLOTS] * 7, *[[-1] * N_SLOTS] * 3]),
+        fork_scores=torch.zeros(5, N_SLOTS),
         texts=written,
         logprobs=torch.zeros(N_SLOTS, N_POSITIONS),
         n_text=n_text.clone(),
         sum_logprobs=torch.zeros(N_SLOTS),
         is_done=numbers(0, 0, 0, 0, 0, 0, 0, 0, 1),
+        prompt_ends=torch.zeros(N_SLOTS, dtype=torch.long),
+        drafts=torch.zeros(2, N_SLOTS, dtype=torch.long),
+        is_paused=torch.zeros(N_SLOTS, dtype=torch.long),
+        n_compared=torch.zeros(N_SLOTS, dtype=torch.long),
+        n_accepted=torch.zeros(N_SLOTS, dtype=torch.long),
     )
     return wanted, progress
 
@@ -142,7 +150,7 @@ def add_hotwords(
         progress.hotword_nodes[slot] = match.node
         if match.node:
             progress.forks[:, slot] = torch.tensor(FORK)
-            progress.fork_scores[:, slot] = torch.tensor([-3.0, -0.5])
+            progress.fork_scores[:, slot] = torch.tensor(FORK_SCORES)
         matches[slot] = match
     return matches
 
@@ -181,7 +189,10 @@ def test_sampled_tokens_follow_the_rules(
     draws = [Draw(wants[slot].temperature, 2**61 + 17 * slot, len(so_far[slot])) for slot in rows.tolist()]
     picked = pick(expected, draws)
     boosted = HotwordTables(CPU).boosted(expected, [matches[slot] for slot in rows.tolist()])
-    preferred = picked if boosted is None else pick_boosted(expected, boosted)
+    preferred = [[picked.at(row)] for row in range(N_SLOTS)]
+    if boosted is not None:
+        top = top_k(expected, N_TRIED, boosted)
+        preferred = [top.at(row) for row in range(N_SLOTS)]
 
     moved = [dataclasses.replace(each, **{name: value.to(device) for name, value in vars(each).items()
                                           if isinstance(value, Tensor)}) for each in (wanted, progress)]  # fmt: skip
@@ -192,9 +203,10 @@ def test_sampled_tokens_follow_the_rules(
     wanted = dataclasses.replace(wanted, hotword_tables={s: t.cpu() for s, t in wanted.hotword_tables.items()})
     module.reference(logits, logit_rows, rows, wanted, plain := copy.deepcopy(before), vocabulary)
 
+    n_forks = 0
     for row, slot in enumerate(rows.tolist()):
         n_before, match, plain_token = len(so_far[slot]), matches[slot], picked.tokens[row]
-        chosen = (picked if match is None else preferred).at(row)
+        chosen = picked.at(row) if match is None else preferred[row][0]
         token, logprob = chosen.token, chosen.logprob
         if match is not None and slot != 8 and match.node and match.fails(token):
             for result in (progress, plain):
@@ -216,12 +228,18 @@ def test_sampled_tokens_follow_the_rules(
             after = None if match is None else match.after(token)
             assert result.hotword_nodes[slot] == (0 if after is None else after.node)
             has_fork = after is not None and match is not None and match.node and after.node and not after.is_beginning
-            new_fork = plain_token if token != plain_token else -1
-            assert result.forks[0, slot] == (FORK[0] if has_fork else new_fork)
-            if not has_fork and new_fork >= 0:
+            others = [] if token == plain_token else [*others_of(preferred[row], plain_token), picked.at(row)]
+            n_forks += not has_fork and len(others)
+            assert result.forks[0, slot] == (FORK[0] if has_fork else [*(other.token for other in others), -1][0])
+            if not has_fork and others:
                 assert result.forks[1:6, slot].tolist() == [
                     *before.recent[[0, 2, 3], slot].tolist(), before.lengths[slot], n_before]  # fmt: skip
-                assert result.fork_scores[1, slot] == pytest.approx(picked.logprobs[row], abs=2e-4)
+                queue = [*(other.token for other in others[1:]), *[-1] * (N_TRIED - len(others))]
+                assert result.forks[8:, slot].tolist() == queue
+                expected_scores = [other.logprob for other in others]
+                assert result.fork_scores[1 : 1 + len(others), slot].tolist() == pytest.approx(
+                    expected_scores, abs=2e-4
+                )
             assert result.recent[1, slot] == (so_far[slot][-1] if so_far[slot] else -1)
             assert result.recent[3, slot] == n_before + 1
             assert result.lengths[slot] == before.lengths[slot] + 1
@@ -229,12 +247,21 @@ def test_sampled_tokens_follow_the_rules(
             assert bool(result.is_done[slot]) == bool(is_over)
     assert torch.equal(progress.recent, plain.recent)
     assert torch.equal(progress.forks, plain.forks)
+    assert n_forks or seed not in (1, 2)  # these have several tokens to try
+
+
+def others_of(preferred: list[PickedToken], plain_token: int) -> list[PickedToken]:
+    """The tokens to try after the best one: those that are better than the model's own."""
+    tokens = [each.token for each in preferred]
+    return preferred[1 : tokens.index(plain_token)] if plain_token in tokens else preferred[1:]
 
 
 def check_returned(result: DecodeState, slot: int, match: HotwordMatch) -> None:
     """The slot has the other token of its fork, in the state before it."""
-    token, last, time, n_sampled, length, n_text, _, n_returns = FORK
-    assert result.forks[[0, 7], slot].tolist() == [-1, n_returns + 1]
+    token, last, time, n_sampled, length, n_text, _, n_returns, *queue = FORK
+    assert result.forks[[0, 7], slot].tolist() == [queue[0], n_returns + 1]
+    assert result.forks[8:, slot].tolist() == [*queue[1:], -1]
+    assert result.fork_scores[:4, slot].tolist() == [FORK_SCORES[0], *FORK_SCORES[2:]]
     assert result.recent[:, slot].tolist() == [token, last, time, n_sampled + 1]
     assert (result.next_tokens[slot], result.lengths[slot], result.n_text[slot]) == (token, length + 1, n_text + 1)
     assert result.texts[slot, n_text] == token
@@ -253,3 +280,35 @@ def test_nan_logits_reach_the_log_probability(
     is_nan = progress.sum_logprobs.isnan().tolist()
     assert is_nan[2]
     assert sum(is_nan) == 1
+
+
+def test_drafted_tokens_are_accepted_until_one_differs(tokenizer: Tokenizer, vocabulary: Vocabulary) -> None:
+    """Three logits for each row and two drafted tokens: the row advances as if it had been sampled step by step."""
+    so_far = [[100 + slot] for slot in range(N_SLOTS)]
+    wanted, progress = state(tokenizer, [DecodeParams(language="en", timestamps=False)] * N_SLOTS, so_far)
+    wanted.max_tokens.fill_(200)
+    logits = torch.randn(3 * N_SLOTS, N_VOCAB, generator=torch.Generator().manual_seed(3))
+    logits[:, tokenizer.eot] = -100.0
+    logits[3 * 2 + 1, tokenizer.eot] = 100.0  # slot 2 ends with its second token
+    rows = torch.arange(N_SLOTS).int()
+    expected = copy.deepcopy(progress)
+    sampled: list[Tensor] = []
+    for token in range(3):
+        module.reference(logits, rows * 3 + token, rows, wanted, expected, vocabulary)
+        sampled.append(expected.next_tokens.clone())
+    progress.drafts[0], progress.drafts[1] = sampled[0], sampled[1]
+    progress.drafts[0, :2] += 1  # slots 0 and 1 disagree at once, slot 3 with the second token
+    progress.drafts[1, 3] += 1
+    plain = copy.deepcopy(progress)
+    sample(logits, rows, rows, wanted, progress, vocabulary, n_tokens=3)
+    for token in range(3):
+        module.reference(logits, rows, rows, wanted, plain, vocabulary, n_tokens=3, token=token)
+    n_sampled = [1, 1, 2, 2, 3, 3, 3, 3, 0]  # the last slot is done from the start
+    for result in (progress, plain):
+        assert (result.recent[3] - 1).tolist() == n_sampled
+        assert result.n_compared.tolist() == [1, 1, 2, 2, 2, 2, 2, 2, 0]
+        assert result.n_accepted.tolist() == [0, 0, 2, 1, 2, 2, 2, 2, 0]
+        for slot, n in enumerate(n_sampled[:-1]):
+            assert result.next_tokens[slot] == sampled[n - 1][slot]
+    assert torch.equal(progress.texts[4:8], expected.texts[4:8])
+    assert torch.allclose(progress.sum_logprobs[4:8], expected.sum_logprobs[4:8], atol=1e-3)

@@ -216,7 +216,10 @@ KEYS = {name: new_secret() for name in ("short", "long", "slow")}
 
 @pytest.fixture(scope="module")
 def keyed_server(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
-    """Keys with three seconds of audio a day, or with one session at a time; only idle sessions end soon."""
+    """Keys with three seconds of audio a day, or with one session at a time; only idle sessions end soon.
+
+    Its sessions run in a process of their own.
+    """
     folder = tmp_path_factory.mktemp("keyed")
     limits: dict[str, dict[str, Any]] = {
         "short": {"audio_minutes_per_day": 0.05},
@@ -227,7 +230,7 @@ def keyed_server(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     write_keys(folder / "keys.json", keys)
     with running(
         "--model", tiny_en_pt, "--api-keys-file", folder / "keys.json", "--data", folder, "--realtime-idle-s", 2,
-        "--realtime-send-s", 600, "--processes", 1, "--threads", 1,
+        "--realtime-send-s", 600, "--realtime-processes", 1, "--processes", 1, "--threads", 1,
     ) as started:  # fmt: skip
         yield started
 

@@ -24,10 +24,11 @@ EXACT = ("--compute-type", "float32")  # texts, times and scores are compared wi
 
 
 class ServeProcess:
-    def __init__(self, *flags: object, env: dict[str, str] | None = None) -> None:
+    def __init__(self, *flags: object, env: dict[str, str] | None = None, program: str = "choral") -> None:
+        """`program` is the module that has the command line."""
         self._log: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115  closed in stop
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "choral", "serve", "--port", "0", *EXACT, *map(str, flags)],
+            [sys.executable, "-m", program, "serve", "--port", "0", *EXACT, *map(str, flags)],
             stdout=subprocess.PIPE,
             stderr=self._log,
             env={**os.environ, **(env or {})},
@@ -78,9 +79,9 @@ class ServeProcess:
 
 
 @contextmanager
-def running(*flags: object, env: dict[str, str] | None = None) -> Iterator[ServeProcess]:
+def running(*flags: object, env: dict[str, str] | None = None, program: str = "choral") -> Iterator[ServeProcess]:
     """A server that is ready; it must exit with 0 after SIGTERM."""
-    server = ServeProcess(*flags, env=env)
+    server = ServeProcess(*flags, env=env, program=program)
     try:
         server.wait_ready()
         yield server

@@ -34,12 +34,12 @@ def test_work_ends_with_its_client_or_by_itself() -> None:
                 raise
 
         with pytest.raises(ClientClosedRequest):
-            await cancel_on_disconnect(client.receive, work())
+            await cancel_on_disconnect({}, client.receive, work())
         assert is_cancelled.is_set()
-        assert await cancel_on_disconnect(Client().receive, asyncio.sleep(0, "done")) == "done"
+        assert await cancel_on_disconnect({}, Client().receive, asyncio.sleep(0, "done")) == "done"
         with pytest.raises(TimeoutError):
-            await cancel_on_disconnect(Client().receive, asyncio.wait_for(asyncio.sleep(60), 0.01))
-        task = asyncio.create_task(cancel_on_disconnect(Client().receive, asyncio.sleep(60)))
+            await cancel_on_disconnect({}, Client().receive, asyncio.wait_for(asyncio.sleep(60), 0.01))
+        task = asyncio.create_task(cancel_on_disconnect({}, Client().receive, asyncio.sleep(60)))
         await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -60,7 +60,7 @@ def test_client_that_leaves_as_the_work_ends() -> None:
             await asyncio.sleep(0)  # the disconnect is noticed now
             return "done"
 
-        assert await cancel_on_disconnect(client.receive, work()) == "done"
+        assert await cancel_on_disconnect({}, client.receive, work()) == "done"
         await asyncio.sleep(0.01)
         assert errors == []
 

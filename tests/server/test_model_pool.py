@@ -48,10 +48,10 @@ async def opened(names: list[str], **settings: object) -> AsyncIterator[Service]
     chosen = ServerSettings(**settings)  # type: ignore[arg-type]
     pool = ModelPool(loader, [loader.describe(name) for name in names], chosen)
     try:
-        pool.start_timers()
+        pool.start()
         yield Service.of(pool, chosen)
     finally:
-        await asyncio.to_thread(pool.close)
+        pool.close()
 
 
 def loaded_ids(service: Service) -> list[str]:

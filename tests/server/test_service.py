@@ -17,10 +17,9 @@ from choral.audio.recording import OnProgress, decode_into, raise_if_cancelled
 from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
 from choral.common.aio import cancel_tasks
-from choral.common.malloc import frozen_gc
+from choral.common.malloc import frozen_gc, trim_memory_periodically
 from choral.errors import AudioEmpty, QueueFull
 from choral.options import Channels, TranscribeOptions
-from choral.server.listener import trim_memory_periodically
 from choral.server.responses import TextAccumulator
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
@@ -48,8 +47,8 @@ def test_frozen_gc_excludes_loaded_objects() -> None:
 
 def test_memory_is_trimmed_periodically_until_shutdown(monkeypatch: pytest.MonkeyPatch) -> None:
     trims: list[float] = []
-    monkeypatch.setattr("choral.server.listener.TRIM_EVERY_S", 0.01)
-    monkeypatch.setattr("choral.server.listener.trim_malloc", lambda: trims.append(time.monotonic()))
+    monkeypatch.setattr("choral.common.malloc.TRIM_EVERY_S", 0.01)
+    monkeypatch.setattr("choral.common.malloc.trim_malloc", lambda: trims.append(time.monotonic()))
 
     async def run() -> None:
         task = asyncio.create_task(trim_memory_periodically())

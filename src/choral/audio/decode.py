@@ -57,6 +57,10 @@ class Decoder:
         return None if self._later_links else self._media.total_s
 
     @property
+    def media(self) -> Media:
+        return self._media
+
+    @property
     def n_values(self) -> int:
         """Decoded from the file: samples of all channels, before resampling."""
         return self._resampler.n_values
@@ -77,6 +81,10 @@ class Decoder:
             self._media.container.close()
         self._media.reader.raise_pending()
         self._require_samples()
+
+    def add_samples(self, n_samples: int) -> None:
+        """Count samples that were decoded elsewhere, up to the end of the file."""
+        self._n_samples += n_samples
 
     def close(self) -> None:
         self._media.container.close()

@@ -58,6 +58,18 @@ def open_growing(
     return GrowingRecording(decode, source.name, max_memory_s)
 
 
+def decode_at_once(decode: DecodeJob, name: str, max_memory_s: float) -> Recording:
+    """On the calling thread: for audio that is decoded before a reader on another thread would have been woken."""
+    writer = SampleWriter(int(max_memory_s * SAMPLE_RATE))
+    try:
+        with PROCESS_TURNS.join() as turn:
+            warnings = decode(writer, lambda decoded_s, total_s: turn.pause(), threading.Event())
+        return Recording.from_writer(writer, name, warnings)
+    except BaseException:
+        writer.discard()
+        raise
+
+
 class GrowingRecording(Recording):
     def __init__(self, decode: DecodeJob, name: str, max_memory_s: float) -> None:
         """`decode` starts now, on another thread, and is called even if the recording is closed at once."""

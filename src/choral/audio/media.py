@@ -48,7 +48,7 @@ _SEEK_FAILED = -1
 _WAV_HEAD_BYTES = 22
 _PCM_TAGS = (0x0001, 0x0003, 0xFFFE)  # integers, floats, and either of them in an extended header
 # Packets of 32 KiB instead of 4, and only the first is searched for AC-3 or DTS frames: ffmpeg would search 5 s.
-_PCM_WAV_OPTIONS = {"max_size": "32768", "max_probe_packets": "1"}
+PCM_WAV_OPTIONS = {"max_size": "32768", "max_probe_packets": "1"}
 
 # ffmpeg's native channel order: layouts that keep it are a bit mask and own no memory.
 _NATIVE_ORDER = (
@@ -130,7 +130,7 @@ def open_media(source: AudioSource) -> Media:
     head = source.file.read(_WAV_HEAD_BYTES)
     missing_bytes = _riff_missing_bytes(source.file, head)
     reader = SourceReader(source)
-    container = _open_container(source, reader, _PCM_WAV_OPTIONS if _is_pcm_wav(head) else {})
+    container = _open_container(source, reader, PCM_WAV_OPTIONS if _is_pcm_wav(head) else {})
     try:
         stream = _audio_stream(container, source.name)
         reset_layout(stream)

@@ -239,10 +239,11 @@ def decode_into(
     Channels that are kept apart cost as much time and storage as recordings, so their lengths add up.
     """
     from choral.audio.decode import Decoder
+    from choral.audio.parallel_decode import decoded_pieces
 
     decoder = Decoder(source, channels)
     try:
-        for piece in decoder.pieces():
+        for piece in decoded_pieces(decoder, source) if channels == "mix" else decoder.pieces():
             writer.append(piece)
             decoded_s = writer.n_samples / SAMPLE_RATE
             n_channels = piece.size // len(piece)

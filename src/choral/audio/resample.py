@@ -119,7 +119,7 @@ class _Filters:
         return pieces
 
     def _pull(self) -> Piece:
-        return _array(self._sink.pull()).reshape(-1, *self._shape)
+        return as_piece(self._sink.pull()).reshape(-1, *self._shape)
 
     def _n_input(self, n_samples: int) -> int:
         return -(-n_samples * self.rate // SAMPLE_RATE)
@@ -185,14 +185,14 @@ class LiveResampler:
 
 
 def _joined(frames: list[AudioFrame]) -> Piece:
-    return np.concatenate([np.zeros(0, np.int16), *map(_array, frames)])
+    return np.concatenate([np.zeros(0, np.int16), *map(as_piece, frames)])
 
 
 def _new_resampler() -> AudioResampler:
     return AudioResampler(format="s16", layout="mono", rate=SAMPLE_RATE)
 
 
-def _array(frame: Frame) -> Piece:
+def as_piece(frame: Frame) -> Piece:
     return cast(Piece, cast(AudioFrame, frame).to_ndarray().reshape(-1))
 
 

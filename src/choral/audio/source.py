@@ -52,6 +52,12 @@ class AudioSource:
     file: IO[bytes]  # seekable, positioned at its start
     owns_file: bool  # False: the caller closes it
 
+    @property
+    def n_bytes(self) -> int:
+        n_bytes = self.file.seek(0, os.SEEK_END)
+        self.file.seek(0)
+        return n_bytes
+
     def close(self) -> None:
         if self.owns_file:
             self.file.close()

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from choral.audio.constants import SAMPLE_RATE, WINDOW_SAMPLES
 from choral.audio.recording import Recording
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.bench.synthetic_audio import FLAC, write_samples
 from choral.errors import AudioNotFound
 

@@ -18,7 +18,7 @@ from choral.bench.random_model import random_engine
 from choral.config import EngineSettings
 from choral.engine.hotword_trie import HotwordTrie
 from choral.engine.window import Decoded, DecodeParams, Window, WindowAudio
-from choral.kernels import cross_attention, fp8, gemv, norm, self_attention, write_kv
+from choral.kernels import cross_attention, fp8, linear, norm, self_attention, write_kv
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.5e-2}
 N_WINDOWS, MAX_TOKENS = 24, 40
@@ -71,12 +71,15 @@ def _kernel_checks(device: torch.device, dtype: torch.dtype) -> Iterator[Check]:
         expected = self_attention.reference(state[0].float(), keys.float(), values.float(), *state[1:])
         result = self_attention.self_attention(state[0], keys, values, *state[1:])
         yield check(f"self-attention of {n_rows} rows", result, expected)
-    for n_in, n_out in ((1280, 3840), (5120, 1280)):
-        x, weight, bias = random(2, n_in), random(n_out, n_in) * n_in**-0.5, random(n_out)
-        layer = gemv.NormLinear.of(random(n_in), random(n_in), weight, bias)
-        in_float = gemv.NormLinear(*(part.float() for part in (weight, layer.gain, layer.shift, layer.totals)))
-        expected = gemv.reference(x.float(), in_float)
-        yield check(f"{n_in} × {n_out} product of two rows", gemv.norm_linear(x, layer), expected)
+    for n_in, n_out, is_normed in ((1280, 3840, True), (5120, 1280, False)):
+        weight, bias = random(n_out, n_in) * n_in**-0.5, random(n_out)
+        layer = linear.LinearLayer(weight, bias, is_normed=is_normed)
+        in_float = linear.LinearLayer(weight.float(), bias.float(), is_normed=is_normed)
+        x = random(300, n_in) + 0.5
+        result = layer(x)
+        yield check(f"{n_in} × {n_out} product of 300 rows", result, in_float.reference(x.float()))
+        n_different = sum(not torch.equal(layer(x[:n].contiguous()), result[:n]) for n in (1, 2, 5, 16, 20, 64))
+        yield Check(f"the same of fewer rows, differing, {str(dtype).removeprefix('torch.')}", n_different, 0)
     states, gains = random(100, 1280), (random(1280), random(1280))
     expected = norm.reference(states.float().clone(), gains[1].float(), gains[0].float(), gains[1].float())
     yield check("norm", norm.add_and_norm(states, gains[1], *gains), expected)

@@ -46,6 +46,7 @@ class PeerConfig:
     n_callers: int = 1
     batch_size: int = 0  # windows of one file, or whole requests, that run together
     is_long: bool = False  # one long recording instead of many short ones
+    vad: bool = False  # the library's own voice detector, for audio that is not cut into batches
     timestamps: bool = True
     temperatures: tuple[float, ...] = (0.0,)
     beam_size: int = 1
@@ -137,6 +138,7 @@ class FasterWhisper:
             "best_of": config.best_of,
             "condition_on_previous_text": config.condition_on_previous_text,
             "without_timestamps": not config.timestamps,
+            "vad_filter": config.vad,
         }
         if config.batch_size:
             self._settings |= {"batch_size": config.batch_size, "vad_filter": config.is_long}

@@ -26,10 +26,9 @@ from choral.bench.audio_effects import (
     telephone,
 )
 from choral.bench.clips import AudioClip, Samples, read_samples
-from choral.bench.corpus import LabelledClip
+from choral.bench.labelled_clips import LabelledClip
 from choral.errors import AudioNotFound
 
-SEED = 1
 PAUSES_S = (0.3, 2.5)
 VOICES = (0.92, 1.08)  # of clips that come again
 EFFECTS: dict[str, Effect] = {
@@ -49,7 +48,7 @@ class SetClip:
     audio: AudioClip
 
 
-def set_clips(name: str, corpus: Sequence[LabelledClip], seconds: float, seed: int = SEED) -> Iterator[SetClip]:
+def set_clips(name: str, corpus: Sequence[LabelledClip], seconds: float, seed: int = 1) -> Iterator[SetClip]:
     """The clips of a set, read or made one at a time; `seconds` is the length of all that is made."""
     if name == "clips":
         for clip in corpus:
@@ -101,7 +100,7 @@ def shuffled(clips: Sequence[LabelledClip], rng: Generator) -> Iterator[tuple[Sa
         is_repeated = True
 
 
-def non_speech(seconds: float, seed: int) -> Iterator[SetClip]:
+def non_speech(seconds: float, seed: int = 1) -> Iterator[SetClip]:
     """An equal part of each sound."""
     n_samples = round(seconds / len(NON_SPEECH) * SAMPLE_RATE)
     for number, (name, make) in enumerate(NON_SPEECH.items()):

@@ -159,30 +159,54 @@ def choral_systems(
     return systems
 
 
-def open_peer_systems(model: Model, weights: Path, options: TranscribeOptions) -> tuple[list[PeerSystem], list[str]]:
-    """openai-whisper and faster-whisper with this model's weights and search, and notes on missing ones."""
-    systems: list[PeerSystem] = []
-    notes = []
-    config = PeerConfig(
-        family="",
-        library="",
-        model=str(weights),
-        device=model.device,
-        compute_type="float32" if model.device == "cpu" else "float16",
-        threads=default_threads(),
-        temperatures=options.temperatures,
-        beam_size=options.beam_size,
-        best_of=options.best_of,
-        condition_on_previous_text=True,
-    )
-    for library in ("openai-whisper", "faster-whisper"):
+@dataclass
+class PeerSystems:
+    """openai-whisper and faster-whisper with this model's weights and search; `notes` has those that are missing."""
+
+    model: Model
+    weights: Path
+    options: TranscribeOptions
+    notes: list[str] = field(default_factory=list)
+    _opened: dict[str, PeerSystem | None] = field(default_factory=dict)
+
+    def open(self, *, both_vad: bool) -> list[PeerSystem]:
+        """Each with its default; or, if it has a voice detector, without and with it. Processes stay for later sets."""
+        systems = [self._open("openai-whisper"), self._open("faster-whisper")]
+        if both_vad:
+            systems.append(self._open("faster-whisper", vad=True))
+        return [system for system in systems if system is not None]
+
+    def close(self) -> None:
+        for system in self._opened.values():
+            if system is not None:
+                system.close()
+
+    def _open(self, library: str, *, vad: bool = False) -> PeerSystem | None:
+        name = f"{library}, VAD" if vad else library
+        if name not in self._opened:
+            self._opened[name] = self._start(library, name, vad)
+        return self._opened[name]
+
+    def _start(self, library: str, name: str, vad: bool) -> PeerSystem | None:
         if not is_installed(library):
-            notes.append(not_installed_note(library))
-            continue
+            self.notes += [] if vad else [not_installed_note(library)]
+            return None
+        options, device = self.options, self.model.device
+        config = PeerConfig(
+            family=library,
+            library=library,
+            model=str(self.weights),
+            device=device,
+            compute_type="float32" if device == "cpu" else "float16",
+            threads=default_threads(),
+            vad=vad,
+            temperatures=options.temperatures,
+            beam_size=options.beam_size,
+            best_of=options.best_of,
+            condition_on_previous_text=True,
+        )
         try:
-            process = PeerProcess(replace(config, library=library, family=library))
+            return PeerSystem(name, PeerProcess(config), options.language)
         except ProcessFailed as error:
-            notes.append(f"{library} is not shown: {error}")
-            continue
-        systems.append(PeerSystem(library, process, options.language))
-    return systems, notes
+            self.notes.append(f"{name} is not shown: {error}")
+            return None

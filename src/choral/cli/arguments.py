@@ -18,8 +18,9 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, NoReturn, Self, TypeVar, get_args, get_origin, get_type_hints
 
+from choral.audio.extensions import MEDIA_EXTENSIONS
 from choral.cli.console import write_stdout
-from choral.cli.inputs import MEDIA_EXTENSIONS, STDIN
+from choral.cli.inputs import STDIN
 from choral.errors import UsageError
 from choral.options import TranscribeOptions
 from choral.validation import literal_choices, union_members

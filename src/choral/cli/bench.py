@@ -16,7 +16,7 @@ from choral.errors import AudioNotFound, UsageError
 
 if TYPE_CHECKING:
     from choral.bench.clips import AudioClip
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
     from choral.bench.workload import Workload
 
 USAGE = "choral bench COMMAND …"
@@ -79,7 +79,7 @@ def read_counts(name: str, value: str, maximum: int, example: str) -> tuple[int,
 
 def find_clips(folder: Path | None, limit: int | None, is_quiet: bool) -> Sequence[LabelledClip]:
     """The labelled clips of the folder; without one, five sentences that are downloaded."""
-    from choral.bench.corpus import LabelledClip, read_corpus
+    from choral.bench.labelled_clips import LabelledClip, read_corpus
 
     if folder is not None:
         return read_corpus(folder)[:limit]
@@ -102,7 +102,7 @@ def find_audio(folder: Path | None, is_quiet: bool) -> list[Path]:
 def find_short_clips(folder: Path | None, is_quiet: bool) -> tuple[AudioClip, ...]:
     """The audio of the folder that is at most 30 s long, without transcripts."""
     from choral.bench.clips import short_clips
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
 
     paths = find_audio(folder, is_quiet)
     return short_clips([LabelledClip(path.name, path, "", None) for path in paths], len(paths))

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 USAGE = "choral bench files [FOLDER] [options]"
 DESCRIPTION = """\
 Throughput from files on disk to text: mp3 recordings, joined from the speech in FOLDER, all at once and in
-batched mode. The table shows how busy the engine was, and how many CPU cores all processes used.
+batched mode. The table shows how busy the engine was, and how many CPU cores all processes used. One long
+recording is --files 1 --minutes 60.
 
 Without a FOLDER, five sentences are downloaded. With --random-weights the engine has random weights in the
 shape of a model, and every window gets 100 tokens: the text is nonsense, the speed is real. The rate

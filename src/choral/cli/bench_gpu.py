@@ -141,7 +141,7 @@ def run_checks(device: str) -> list[Check]:
 def compare_precisions(arguments: argparse.Namespace, compute_types: Sequence[str]) -> list[Quality]:
     from choral.bench import gpu_quality, wer
     from choral.bench.clips import AudioClip, read_samples
-    from choral.bench.corpus import read_corpus
+    from choral.bench.labelled_clips import read_corpus
     from choral.model.store import ModelStore
     from choral.model.weights import open_checkpoint
 

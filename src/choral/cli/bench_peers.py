@@ -18,7 +18,7 @@ from choral.errors import UsageError
 
 if TYPE_CHECKING:
     from choral.bench.clips import AudioClip
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
     from choral.bench.peer_configs import PeerSetup
     from choral.bench.peer_report import LoadReport
 

@@ -15,7 +15,7 @@ from choral.errors import UsageError
 from choral.options import Mode, TranscribeOptions
 
 if TYPE_CHECKING:
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
     from choral.bench.wer_report import WerRow
 
 USAGE = "choral bench wer [FOLDER] [options]"
@@ -28,7 +28,8 @@ FOLDER has a manifest.jsonl (objects with "file", "text" and optionally "languag
 
 Sets: clips (as they are), mixed (clips joined with pauses), and mixed under conditions: noise and music
 (10 dB weaker than speech), telephone (8 kHz µ-law), far (reverberation, quiet), fast (1.4 times); non-speech
-(silence, noise, hum, a dial tone, applause, music), which runs with and without the voice detector.
+(silence, noise, hum, a dial tone, applause, music), which runs with and without the voice detector where
+a system has one. Another seed makes other recordings of every set but clips.
 """
 OPTION_FLAGS = ("language", "beam_size", "temperature")
 HEADER = ("set", "system", "words", "sub", "del", "ins", "WER %", "words/h", "× real time", "windows")
@@ -40,6 +41,7 @@ def add_arguments(parser: Parser) -> None:
     parser.add_argument("--sets", default="clips", metavar="NAME,…", help=describe("sets, or all", "clips"))
     parser.add_argument("--modes", default=",".join(MODES), metavar="MODE,…", help=describe("modes", ",".join(MODES)))
     parser.add_argument("--minutes", type=float, default=5, help=describe("length of each set that is made", 5))
+    parser.add_argument("--seed", type=int, default=1, metavar="N", help=describe("seed of the sets that are made", 1))
     parser.add_argument("--limit", type=int, metavar="N", help="use this many clips of the folder (default: all)")
     parser.add_argument(
         "--peers",
@@ -56,11 +58,11 @@ def add_arguments(parser: Parser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from choral.bench import wer_report
     from choral.bench.report import json_line
-    from choral.bench.speech_sets import NON_SPEECH_SET, SEED, SET_NAMES, set_clips
+    from choral.bench.speech_sets import NON_SPEECH_SET, SET_NAMES, set_clips
     from choral.bench.wer import normaliser
     from choral.model.store import ModelStore
 
-    require_counts(arguments, limit=1)
+    require_counts(arguments, limit=1, seed=0)
     if not 0 < arguments.minutes <= 24 * 60:
         raise UsageError("minutes must be a number above 0, for example 5")
     sets = SET_NAMES if arguments.sets == "all" else read_names("sets", arguments.sets, SET_NAMES)
@@ -75,16 +77,19 @@ def run(arguments: argparse.Namespace) -> int:
     measured = wer_report.WerRun(on_clip)
     with ExitStack() as stack:
         model = stack.enter_context(closing(load_model(arguments)))
-        peers: Sequence[wer_report.PeerSystem] = ()
-        if arguments.peers:
-            peers, measured.notes = wer_report.open_peer_systems(model, ModelStore().path(model.name), options)
-        for peer in peers:
-            stack.callback(peer.close)
+        peers = wer_report.PeerSystems(model, ModelStore().path(model.name), options) if arguments.peers else None
+        if peers is not None:
+            stack.callback(peers.close)
         for name in sets:
-            systems = wer_report.choral_systems(model, options, modes, both_vad=name == NON_SPEECH_SET)
-            measured.measure(name, set_clips(name, corpus, arguments.minutes * 60), [*systems, *peers])
+            both_vad = name == NON_SPEECH_SET
+            systems: list[wer_report.MeasuredSystem] = [
+                *wer_report.choral_systems(model, options, modes, both_vad=both_vad),
+                *(() if peers is None else peers.open(both_vad=both_vad)),
+            ]
+            measured.measure(name, set_clips(name, corpus, arguments.minutes * 60, arguments.seed), systems)
+        measured.notes += () if peers is None else peers.notes
     write_stdout(wer_table(model.name, measured.rows, measured.notes))
-    fields = {"model": model.name, "seed": SEED, "rows": [row.fields() for row in measured.rows]}
+    fields = {"model": model.name, "seed": arguments.seed, "rows": [row.fields() for row in measured.rows]}
     write_stdout(json_line("wer", {**fields, "notes": measured.notes}) + "\n")
     return 0
 
@@ -99,7 +104,7 @@ def read_names(name: str, value: str, known: Sequence[str]) -> tuple[str, ...]:
 
 def find_speech(arguments: argparse.Namespace) -> Sequence[LabelledClip]:
     """The clips of the folder; without one, those that are downloaded, of two speakers."""
-    from choral.bench.corpus import LabelledClip
+    from choral.bench.labelled_clips import LabelledClip
     from choral.remote.speech_samples import jfk
 
     clips = find_clips(arguments.folder, arguments.limit, arguments.quiet)

@@ -211,13 +211,20 @@ def runtime_finding(engine: Finding) -> Finding:
 
 
 def service_finding(engine: Finding) -> Finding:
-    """Where a server runs requests, and its engine."""
+    """Where a server runs requests, live sessions, and its engine."""
     from choral.common.processor import n_usable_cores
-    from choral.serving.runtime_plan import needs_engine_process, plan_service
+    from choral.serving.runtime_plan import (
+        MAX_PROCESSES,
+        n_session_processes,
+        needs_engine_process,
+        plan_service,
+        session_place,
+    )
 
     is_on_gpu = "torch" in engine.text and "cuda" in engine.text
     plan = plan_service(n_usable_cores(), has_engine_process=needs_engine_process(is_on_gpu=is_on_gpu))
-    return Finding("server", str(plan))
+    n_processes = n_session_processes("cuda" if is_on_gpu else "cpu", -1, MAX_PROCESSES)
+    return Finding("server", f"{plan}; {session_place(n_processes)}")
 
 
 def with_kernels(finding: Finding, *, has_triton: bool) -> Finding:

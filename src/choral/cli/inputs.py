@@ -16,25 +16,12 @@ from pathlib import Path, PurePosixPath
 from typing import BinaryIO, cast
 from urllib.parse import unquote, urlsplit
 
+from choral.audio.extensions import MEDIA_EXTENSIONS
 from choral.cli.failures import Failure
 from choral.errors import AudioDenied, AudioError, AudioNotFound, UsageError
 from choral.remote.urls import redact_url, url_scheme
 
 STDIN = "-"
-AUDIO_EXTENSIONS = frozenset(
-    (
-        ".3ga", ".aac", ".ac3", ".aif", ".aifc", ".aiff", ".amr", ".ape", ".au", ".caf", ".dts", ".flac",
-        ".g722", ".gsm", ".m4a", ".m4b", ".mka", ".mp2", ".mp3", ".mpga", ".oga", ".ogg", ".opus", ".ra",
-        ".snd", ".spx", ".tta", ".voc", ".wav", ".wave", ".weba", ".wma", ".wv",
-    )
-)  # fmt: skip
-VIDEO_EXTENSIONS = frozenset(
-    (
-        ".3gp", ".asf", ".avi", ".flv", ".m2ts", ".m4v", ".mkv", ".mov", ".mp4", ".mpeg", ".mpg", ".mts",
-        ".ogv", ".ts", ".vob", ".webm", ".wmv",
-    )
-)  # fmt: skip
-MEDIA_EXTENSIONS = AUDIO_EXTENSIONS | VIDEO_EXTENSIONS
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from choral.errors import ChoralError
 
 COMMANDS = {  # the command, which is also the name of its module, and its help
     "transcribe": "turn speech into text",
+    "corpus": "transcribe a corpus on a Ray cluster",
     "align": "find when each word of a known text is spoken",
     "demo": "transcribe a sample of real speech",
     "models": "list, fetch, check and remove models",

@@ -67,7 +67,8 @@ LIMIT_FLAGS = (
     "connections", "response_stall_s", "at_once", "queue_limit", "drain_s",
 )  # fmt: skip
 REALTIME_FLAGS = (
-    "realtime_sessions", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s", "realtime_send_s",
+    "realtime_sessions", "realtime_processes", "realtime_message_bytes", "realtime_buffer_s", "realtime_idle_s",
+    "realtime_send_s",
 )  # fmt: skip
 JOB_FLAGS = ("data", "job_limit", "keep_s", "job_retry_s", "redis", "namespace")
 PREP_FLAGS = (
@@ -191,16 +192,19 @@ async def serve(
     from choral.server.jobs.job_store import open_job_store
     from choral.server.listener import BACKLOG, Listener
     from choral.server.quota import open_quotas
+    from choral.server.realtime.session_pool import open_session_pool
     from choral.server.service import Service
 
-    service = Service.of(models, settings)
-    models.start_timers()
     async with AsyncExitStack() as stack:
+        stack.callback(models.close)
+        models.start()
+        service = Service.of(models, settings)
         folder = stack.enter_context(jobs.open_folder(settings.port))
         quotas = await stack.enter_async_context(open_quotas(keys, folder, service.loops))
         billing = JobBilling(keys, quotas)
         secret = os.environ.get(WEBHOOK_SECRET, "")
         store = await stack.enter_async_context(open_job_store(service, jobs, folder, billing, secret))
+        await stack.enter_async_context(open_session_pool(service))
         listener = Listener(create_app(service, keys, store, quotas, tracing), service)
         stack.enter_context(frozen_gc())
         bound.listen(BACKLOG)  # clients can connect from here on
@@ -216,15 +220,16 @@ async def serve(
 
 def greeting(service: Any, keys: ApiKeyStore, bound: socket.socket, wyoming: socket.socket | None) -> str:
     from choral.server.listener import local_url
+    from choral.serving.runtime_plan import session_place
 
     loaded, url = service.models.loaded[0], local_url(bound)  # the default model is loaded at the start
-    model = loaded.model
+    model, pool = loaded.model, service.realtime.pool
     key = ' -H "Authorization: Bearer $CHORAL_API_KEY"' if keys.is_required else ""
     return (
         f"choral serves {', '.join(service.names.model_ids)} at {url}\n"
         f"  {model.engine} on {model.device} in {model.compute_type}, encoder budget {model.encoder_budget:,} frames, "
         f"{model.n_slots} slots\n"
-        f"  {loaded.runtime.plan}\n"
+        f"  {loaded.runtime.plan}; {session_place(len(pool.pids) if pool is not None else 0)}\n"
         f"  {dialect_line(service.settings, wyoming)}\n"
         f"  curl {url}/v1/audio/transcriptions{key} -F model={shlex.quote(service.model_id)} -F file=@talk.mp3\n"
     )

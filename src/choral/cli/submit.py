@@ -10,7 +10,7 @@ from choral.cli.batch_run import BatchOptions, BatchRun
 from choral.cli.console import message, write_stdout
 from choral.cli.executors import QueueExecutor
 from choral.cli.failures import Failure, Failures
-from choral.cli.inputs import STDIN, Input, expand, require_stdin
+from choral.cli.inputs import STDIN, Input, Inputs, expand, require_stdin
 from choral.cli.progress import open_progress
 from choral.cli.shared_flags import add_redis_flags, open_client
 from choral.cli.transcribe import add_output_flags, add_transcription_flags, choose_sink, read_batch_options
@@ -34,6 +34,7 @@ examples:
   choral submit recordings/ --priority batch > ids
   choral submit https://example.org/talk.mp3 --callback https://example.org/done
   choral jobs result $(choral submit talk.mp3) --wait
+  choral submit book.m4b --align book.txt --wait --format srt
 
 exit codes: as for `choral transcribe`; 8 a job has no result, 9 Redis
 """
@@ -54,6 +55,7 @@ def add_arguments(parser: Parser) -> None:
     queue.add_argument("--callback", metavar="URL", help="URL that receives the result of each job")
     queue.add_argument("--job-id", metavar="ID", help="job id, for a single input; a second submit has no effect")
     queue.add_argument("--by-path", action="store_true", help="send the paths of files, not their content")
+    queue.add_argument("--align", metavar="TEXT", help="file with the text to align, for a single input")
     queue.add_argument("--wait", action="store_true", help="show progress, and write results when the jobs are done")
     add_output_flags(parser.add_argument_group("output (with --wait)"))
     add_transcription_flags(parser)
@@ -70,10 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
         return failures.exit_code
     if arguments.job_id is not None and not inputs.is_single:
         raise UsageError("--job-id is for a single input")
+    text = read_align(arguments, inputs)
     require_stdin(inputs)
     open_sink = choose_sink(arguments.output_dir, inputs, options) if arguments.wait else None
     with open_client(arguments) as client:
-        job_ids = submit_all(client, inputs.found, arguments, options, failures)
+        job_ids = submit_all(client, inputs.found, arguments, options, failures, text)
         if open_sink is None or not job_ids:
             return failures.exit_code
         with open_progress(len(job_ids), is_quiet=arguments.quiet) as display:
@@ -85,12 +88,24 @@ def run(arguments: argparse.Namespace) -> int:
         return code
 
 
+def read_align(arguments: argparse.Namespace, inputs: Inputs) -> str | None:
+    """The text of --align."""
+    if arguments.align is None:
+        return None
+    if not inputs.is_single:
+        raise UsageError("--align is for a single input: give one recording with its text")
+    from choral.cli.align import read_text
+
+    return read_text(arguments.align, is_stdin_taken=inputs.found[0].source == STDIN)
+
+
 def submit_all(
     client: Client,
     items: tuple[Input, ...],
     arguments: argparse.Namespace,
     options: BatchOptions,
     failures: Failures,
+    text: str | None,
 ) -> dict[Input, str]:
     """Submit every input and return the job ids; without --wait each id is printed at once."""
     job_ids: dict[Input, str] = {}
@@ -104,6 +119,7 @@ def submit_all(
                 job_id=arguments.job_id,
                 by_path=arguments.by_path and item.is_file,
                 name="stdin" if item.source == STDIN else item.label,
+                align=text,
             )
         except AudioError as error:
             failures.report(Failure(item.label, error))

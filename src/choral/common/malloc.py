@@ -6,13 +6,17 @@ keep starting new threads, so a service would grow for hours. On other C librari
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from choral.common.aio import run_in_thread
+
 MAX_ARENAS = 2
+TRIM_EVERY_S = 10.0
 _M_ARENA_MAX, _M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD = -8, -3, -1
 _LARGE_BYTES, _MAX_OLD_MMAP_THRESHOLD = 2**30, 2**25  # glibc before 2.35 takes no more than the second
 
@@ -44,6 +48,13 @@ def trim_malloc() -> None:
     library = _glibc()
     if library is not None:
         library.malloc_trim(0)
+
+
+async def trim_memory_periodically() -> None:
+    """Return free heap memory to the system: requests fragment the C heap, and a busy server would grow for hours."""
+    while True:
+        await asyncio.sleep(TRIM_EVERY_S)
+        await run_in_thread(trim_malloc, "malloc-trim")
 
 
 @contextmanager

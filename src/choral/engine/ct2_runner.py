@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -102,13 +102,14 @@ class Ct2Runner:
             intra_threads=settings.threads or default_threads(),
         )
         self._model = self._load()
-        self.capacity = plan_capacity(
+        capacity = plan_capacity(
             int(free_memory() * settings.memory_share),
             checkpoint.dims,
             FLOAT32_BYTES,
             n_slots=settings.slots,
             max_slots=MAX_SLOTS[kind],
         )
+        self.capacity = replace(capacity, is_micro_batch=True)
         self._prefilled: dict[int, Prefilled] = {}  # by their first slot
 
     def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Features]:

@@ -66,6 +66,7 @@ class Fork:
 
     other: Advanced
     recent: Any  # the rules' history with the other token
+    next: Fork | None = None  # if the other token begins a hotword too, and that one does not become whole
 
 
 class Decoding:

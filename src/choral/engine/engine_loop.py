@@ -69,7 +69,14 @@ class EngineLoop:
         self.runner = runner
         self.cache: EncoderCache[object] = EncoderCache(capacity.cache_bytes)
         slots = Slots(capacity.n_slots)
-        self.scheduler = Scheduler(slots, self.cache, max_encode_batch, capacity.n_lanes, runner.costs)
+        self.scheduler = Scheduler(
+            slots,
+            self.cache,
+            max_encode_batch,
+            capacity.n_lanes,
+            runner.costs,
+            is_micro_batch=capacity.is_micro_batch,
+        )
         self.queue: SimpleQueue[Message] = SimpleQueue()
         self.observer: Callable[[StepRecord], None] | None = None
         self.failures = FailureStreak(runner.device)

@@ -1,8 +1,8 @@
 """Chooses engine, device, precision and threads for this machine and workload, and says why. The only place that does.
 
-A setting that names one is kept. The rules come from measurements (docs/engine.md): on a CPU, a single window decodes
-fastest in CTranslate2 in int8, which costs no accuracy; many windows batch best in torch, where they join and leave at
-every step. torch, which takes seconds to import, is only imported where it may be used.
+A setting that names one is kept. The rules come from measurements (docs/engine.md): on a CPU, one file is fastest in
+CTranslate2 in int8, which costs no accuracy; the windows of many callers batch best in torch, where they join and leave
+at every step, if it has int8 too. torch, which takes seconds to import, is only imported where it may be used.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from choral.common.processor import default_threads
+from choral.common.processor import default_threads, has_vnni
 from choral.config import EngineSettings, OptimizeFor
 from choral.errors import MissingDependency
 from choral.options import TranscribeOptions
@@ -43,11 +43,11 @@ class EnginePlan:
 
 
 def optimize_for(n_inputs: int, options: TranscribeOptions) -> OptimizeFor:
-    """What a program with this many inputs needs. One file, if it is short or sequential, is one window at a time."""
+    """What a program with this many inputs needs. Several files are for torch where it is fast: with VNNI."""
     # CTranslate2 cannot return log-probabilities for beams, and cannot boost hotwords.
     is_for_torch = (options.beam_size > 1 and options.token_logprobs) or bool(options.hotword_terms)
     is_wide = is_for_torch or max(options.beam_size, options.best_of) > CTRANSLATE2_CPU_SLOTS
-    return "latency" if n_inputs == 1 and options.mode != "batched" and not is_wide else "throughput"
+    return "latency" if (n_inputs == 1 or not has_vnni()) and not is_wide else "throughput"
 
 
 def plan_engine(settings: EngineSettings) -> EnginePlan:
@@ -70,7 +70,9 @@ def choose_engine(settings: EngineSettings) -> tuple[str, str]:
     if settings.compute_type not in ("auto", "int8"):
         return "torch", f"it is the reference in {settings.compute_type}"
     if settings.optimize_for == "latency":
-        return "ctranslate2", "for one window at a time it is the fastest on a CPU"
+        return "ctranslate2", "for one file it is the fastest on a CPU, and for any number without VNNI instructions"
+    if settings.compute_type == "int8" and not has_vnni():
+        return "ctranslate2", "torch has no int8 on this CPU: it needs VNNI instructions"
     return "torch", "many windows join and leave its batches at every step"
 
 

@@ -9,8 +9,9 @@ from choral.config import MAX_QUEUE_LIMIT, EngineSettings
 from choral.engine.engine import Engine
 from choral.engine.engine_plan import import_errors, plan_engine
 from choral.engine.group import EngineGroup, LocalEngine
-from choral.errors import OutOfMemory
+from choral.errors import OutOfMemory, UsageError
 from choral.model.checkpoint import Checkpoint
+from choral.model.drafts import NO_DRAFT, open_draft
 from choral.model.tokenizer import Tokenizer
 
 log = logging.getLogger("choral.engine")
@@ -40,8 +41,14 @@ def torch_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineS
         from choral.engine.torch_device import has_gpu_path
         from choral.engine.torch_runner import TorchRunner
     if not has_gpu_path(settings.device, checkpoint.dims):
+        require_no_draft(settings)
         return Engine(TorchRunner(checkpoint, tokenizer, settings), settings)
     return gpu_engine(checkpoint, tokenizer, settings)
+
+
+def require_no_draft(settings: EngineSettings) -> None:
+    if settings.draft not in ("", NO_DRAFT):
+        raise UsageError(f"draft is {settings.draft!r}; draft models need an NVIDIA GPU with torch and Triton")
 
 
 def gpu_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
@@ -49,14 +56,16 @@ def gpu_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSet
 
     from choral.engine.gpu_runner import GpuRunner
 
+    draft = open_draft(settings.draft, checkpoint)
     try:
-        return Engine(GpuRunner(checkpoint, tokenizer, settings), settings)
+        return Engine(GpuRunner(checkpoint, tokenizer, settings, draft), settings)
     except torch.OutOfMemoryError as error:
         advice = "use a smaller model, fewer slots, or --device cpu"
         raise OutOfMemory(f"this GPU has too little free memory for this model: {advice} ({error})") from error
 
 
 def ctranslate2_engine(checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> Engine:
+    require_no_draft(settings)
     with import_errors("CTranslate2"):
         from choral.engine.ct2_runner import Ct2Runner
     return Engine(Ct2Runner(checkpoint, tokenizer, settings), settings)

@@ -2,7 +2,8 @@
 
 Rules, sampling and their effects stay on the device: a burst of a few decoder steps is launched as CUDA graphs, and
 while it runs the host reads the results of the burst before it. A row that has ended does nothing until the host has
-seen that. Beam search runs on the host, which then reads back after every step.
+seen that. Beam search runs on the host, which then reads back after every step. With a draft model, a step proposes
+several tokens of each row and verifies them in one pass, where that is faster.
 """
 
 from __future__ import annotations
@@ -12,15 +13,16 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from choral.config import EngineSettings
 from choral.engine.align_and_detect import AlignAndDetect
-from choral.engine.cost_model import CostModel, StepCost
+from choral.engine.cost_model import CostModel
 from choral.engine.decoding import Decoding, initial_tokens, nan_failure
+from choral.engine.gpu_draft import GpuDraft
 from choral.engine.gpu_encode import GpuEncode
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
 from choral.engine.gpu_prefill import GpuPrefill
@@ -28,13 +30,15 @@ from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapsh
 from choral.engine.host_sampler import HostSampler
 from choral.engine.runner import PrefillInput
 from choral.engine.search import is_beam_search
+from choral.engine.speculation import SpeculationPolicy
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import Decoded, DecodeParams, Params, WindowAudio
+from choral.kernels.embed import embed
 from choral.kernels.fp8 import FP8
 from choral.kernels.sample import sample
 from choral.model.checkpoint import Checkpoint
-from choral.model.gpu_decoder import GpuDecoder
+from choral.model.gpu_decoder import GpuDecoder, TokenRows
 from choral.model.gpu_encoder import GpuEncoder
 from choral.model.gpu_layers import make_contiguous
 from choral.model.kv_cache import GpuKVCache
@@ -44,6 +48,13 @@ from choral.model.whisper import Whisper
 EFFICIENT_ENCODE_BATCH = 8  # with more windows, encoder throughput hardly grows
 BURST_S = 0.004  # length of a burst, if that is more than one step
 MAX_BURST_STEPS = 8
+
+
+class GpuFeatures(NamedTuple):
+    """Encoder results [frames, state] of a window: the model's, and those of a draft model with its own encoder."""
+
+    model: Tensor
+    draft: Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +71,15 @@ class GpuRunner:
     name = "torch"
 
     @torch.inference_mode()
-    def __init__(self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings) -> None:
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        tokenizer: Tokenizer,
+        settings: EngineSettings,
+        draft: Checkpoint | None = None,
+        *,
+        forced_acceptance_percent: int = -1,  # of drafted tokens: to measure speed with random weights
+    ) -> None:
         self._device = device = pick_device(settings.device)
         self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
         dtype, dims, fp8 = DTYPES[self.compute_type], checkpoint.dims, self.compute_type == "fp8"
@@ -73,7 +92,8 @@ class GpuRunner:
             self._align_and_detect = AlignAndDetect(network.decoder, tokenizer, heads, self.compute_type)
             max_windows = max(1, settings.encoder_budget // dims.n_audio_ctx)
             self.encoder = GpuEncode(GpuEncoder(network.encoder, fp8=fp8), dims.n_mels, max_windows, device)
-            capacity = capacity_of(dims, device, dtype, settings, FP8 if fp8 else None)
+            draft_dims = draft.dims if draft else None
+            capacity = capacity_of(dims, device, dtype, settings, FP8 if fp8 else None, draft_dims)
             self.capacity = replace(capacity, n_lanes=EFFICIENT_ENCODE_BATCH)
             n_slots = self.capacity.n_slots
             self._kv_cache = GpuKVCache(dims, n_slots, device, dtype, fp8=fp8)
@@ -84,11 +104,19 @@ class GpuRunner:
             self._row_list: list[tuple[int, int]] = []
             self._all_rows = torch.arange(n_slots, dtype=torch.int32, device=device)
             self.graphs = StepGraphs(self._step, sizes_up_to(n_slots), device)
+            self.speculation = SpeculationPolicy(settings.draft_tokens if draft else 0)
+            self._forced_percent = forced_acceptance_percent
+            self._draft: GpuDraft | None = None
+            if draft is not None:
+                self._draft = GpuDraft(
+                    draft, checkpoint, tokenizer, self.state, dtype, max_windows=max_windows, fp8=fp8
+                )
+                self._draft_graphs = StepGraphs(self._draft_and_verify, sizes_up_to(n_slots), device)
         self._running: dict[int, Running] = {}  # by their first slot, which holds the cross-attention K/V
         self._n_bursts = 0
         self._snapshots = [StateSnapshot(self.state), StateSnapshot(self.state)]
+        self._drafted: dict[int, tuple[int, int]] = {}  # by first slot: compared and accepted tokens seen so far
         self.costs = CostModel()
-        self._step_cost = StepCost()  # of one decoder step; `costs.decode` is of a burst
         self._timer = GpuTimer(device)
 
     def _on_device(self) -> AbstractContextManager[Any]:
@@ -98,31 +126,58 @@ class GpuRunner:
         """One decoder step of the first rows: the content of a graph."""
         state = self.state
         slots, audio_slots = self.rows[:, :n_rows]
-        logits = self._decoder.step(state.decode, slots, audio_slots, self._kv_cache)
+        x, positions = embed(state.decode, slots, self._decoder.embedding, self._decoder.positions)
+        logits = self._decoder.logits(self._decoder(x, TokenRows(slots, audio_slots, positions), self._kv_cache))
         sample(logits, self._all_rows[:n_rows], slots, state.sampling, state.decode, state.vocabulary)
         return logits
 
+    def _draft_and_verify(self, n_rows: int) -> Tensor:
+        """A step that drafts tokens, and samples from the model as long as it agrees with them."""
+        assert self._draft is not None
+        state, n_drafts, decoder = self.state, self.speculation.n_drafts, self._decoder
+        slots, audio_slots = self.rows[:, :n_rows]
+        self._draft.propose(slots, audio_slots, n_drafts)
+        x, positions = embed(state.decode, slots, decoder.embedding, decoder.positions, n_drafted=n_drafts)
+        logits = decoder.logits(decoder(x, TokenRows(slots, audio_slots, positions), self._kv_cache))
+        sample(
+            logits, self._all_rows[:n_rows], slots, state.sampling, state.decode, state.vocabulary,
+            n_tokens=n_drafts + 1, forced_percent=self._forced_percent,
+        )  # fmt: skip
+        return logits
+
     @torch.inference_mode()
-    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[Tensor]:  # each [frames, state]
+    def encode(self, audios: Sequence[WindowAudio]) -> Sequence[GpuFeatures]:
         with self._on_device():
-            return self._timer.run(lambda: self.encoder(audios), partial(self.costs.encode.learn, len(audios)))
+            return self._timer.run(lambda: self._encode(audios), partial(self.costs.encode.learn, len(audios)))
+
+    def _encode(self, audios: Sequence[WindowAudio]) -> list[GpuFeatures]:
+        features = self.encoder(audios)
+        if self._draft is None or self._draft.encode is None:
+            return [GpuFeatures(each, each) for each in features]
+        return list(map(GpuFeatures, features, self._draft.encode(audios)))
 
     @torch.inference_mode()
     def prefill(self, starts: Sequence[PrefillInput]) -> Sequence[Outcome]:
         prompts = [initial_tokens(start.params, self._tokenizer, self._dims.n_text_ctx) for start in starts]
         on_measured = partial(self.costs.prefill.learn, len(starts))
         with self._on_device():
-            at_start, at_end = self._timer.run(lambda: self._prefill(starts, prompts), on_measured)
-            return self._begin(starts, [len(prompt) for prompt in prompts], at_start, at_end)
+            at_start, at_end = self._timer.run(lambda: self._run_prompts(starts, prompts), on_measured)
+            return self._begin(starts, prompts, at_start, at_end)
+
+    def _run_prompts(self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]]) -> Tensor:
+        if self._draft is not None:
+            self._draft.prefill(starts, prompts, [start.features.draft for start in starts])
+        return self._prefill(starts, prompts, [start.features.model for start in starts])
 
     def _begin(
-        self, starts: Sequence[PrefillInput], lengths: list[int], at_start: Tensor, at_end: Tensor
+        self, starts: Sequence[PrefillInput], prompts: Sequence[list[int]], at_start: Tensor, at_end: Tensor
     ) -> list[Outcome]:
         """Set the state of new windows and sample their first tokens."""
         state = self.state
         no_speech = torch.softmax(at_start, dim=-1)[:, self._tokenizer.no_speech]
         is_host_sampled = [is_beam_search(start.params) for start in starts]
-        state.begin([PrefillRow(*row) for row in zip(starts, lengths, is_host_sampled, strict=True)])
+        state.begin([PrefillRow(*row) for row in zip(starts, prompts, is_host_sampled, strict=True)])
+        lengths = [len(prompt) for prompt in prompts]
         self._copy_prompts(starts, max(lengths))
         slots = state.to_device(torch.tensor([slot for start in starts for slot in start.slots], dtype=torch.int32))
         rows = [row for row, start in enumerate(starts) for _ in start.slots]
@@ -138,6 +193,8 @@ class GpuRunner:
         if pairs:
             sources, targets = self.state.to_device(torch.tensor(pairs)).t()
             self._kv_cache.copy(sources, targets, n_positions)
+            if self._draft is not None:
+                self._draft.copy_prompts(sources, targets, n_positions)
 
     def _add_running(
         self, starts: Sequence[PrefillInput], lengths: Sequence[int], no_speech: Tensor, logits: Tensor
@@ -156,6 +213,7 @@ class GpuRunner:
         for row, start in enumerate(starts):
             running = Running(start.slots, start.params, self._n_bursts + 1, decodings.get(row))
             self._running[start.slots[0]] = running
+            self._drafted.pop(start.slots[0], None)
         return outcomes
 
     @torch.inference_mode()
@@ -167,7 +225,7 @@ class GpuRunner:
             self._set_rows([(slot, each.slots[0]) for each in running for slot in each.slots])
             self._set_beam_inputs([each.decoding for each in beams if each.decoding is not None])
             self._n_bursts += 1
-            logits = self._launch(1 if beams else MAX_BURST_STEPS)
+            logits = self._launch_one() if beams else self._launch_burst()
             newest, previous = self._snapshots[self._n_bursts % 2], self._snapshots[(self._n_bursts + 1) % 2]
             newest.take(self._n_bursts)
             previous.wait()
@@ -177,17 +235,24 @@ class GpuRunner:
         outcomes |= {each.slots[0]: outcome for each, outcome in zip(beams, sampled, strict=True)}
         return [outcomes[each.slots[0]] for each in running]
 
-    def _launch(self, max_steps: int) -> Tensor:
-        """A burst of about `BURST_S`, by the measured time of a step."""
+    def _launch_one(self) -> Tensor:
+        """One step without drafts, whose logits the host samples from."""
         n_rows = len(self._row_list)
-        step_s = self._step_cost.seconds(n_rows)
-        n_steps = max(1, min(max_steps, round(BURST_S / step_s))) if step_s else 1
+        return self._timer.run(lambda: self.graphs.run(n_rows), partial(self.costs.decode.learn, n_rows))
+
+    def _launch_burst(self) -> Tensor:
+        """A burst of about `BURST_S`, by the measured time of a step."""
+        n_rows, speculation = len(self._row_list), self.speculation
+        n_drafts = speculation.next_drafts(n_rows)
+        step_cost, graphs = speculation.cost_of(n_drafts), self._draft_graphs if n_drafts else self.graphs
+        step_s = step_cost.seconds(n_rows)
+        n_steps = max(1, min(MAX_BURST_STEPS, round(BURST_S / step_s))) if step_s else 1
 
         def on_measured(burst_s: float) -> None:
             self.costs.decode.learn(n_rows, burst_s)
-            self._step_cost.learn(n_rows, burst_s / n_steps)
+            step_cost.learn(n_rows, burst_s / n_steps)
 
-        return self._timer.run(lambda: self.graphs.run(n_rows, n_steps), on_measured)
+        return self._timer.run(lambda: graphs.run(n_rows, n_steps), on_measured)
 
     def _set_rows(self, rows: list[tuple[int, int]]) -> None:
         if rows == self._row_list:
@@ -221,6 +286,8 @@ class GpuRunner:
     def _outcome(self, running: Running, snapshot: StateSnapshot) -> Outcome:
         if snapshot.n_bursts < running.first_burst:
             return InProgress()  # the window joined after the snapshot
+        if self._draft is not None:
+            self._learn_acceptance(running.slots[0], snapshot)
         if not snapshot.is_done(running.slots):
             return InProgress(has_tokens=True)
         candidates = {slot: snapshot.candidate(slot) for slot in running.slots}
@@ -232,11 +299,17 @@ class GpuRunner:
         logprobs = self.state.logprobs_of(best_slot, len(best.tokens)) if running.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, logprobs))
 
+    def _learn_acceptance(self, slot: int, snapshot: StateSnapshot) -> None:
+        before, now = self._drafted.get(slot, (0, 0)), snapshot.drafted(slot)
+        self._drafted[slot] = now
+        self.speculation.learn(now[0] - before[0], now[1] - before[1])
+
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:
             self._running.pop(slots[0], None)
 
     @torch.inference_mode()
-    def align(self, inputs: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
+    def align(self, inputs: Sequence[tuple[GpuFeatures, Params[Any]]]) -> Sequence[Outcome]:
+        models = [(features.model, params) for features, params in inputs]
         with self._on_device():
-            return self._timer.run(lambda: self._align_and_detect(inputs), partial(self.costs.align.learn, len(inputs)))
+            return self._timer.run(lambda: self._align_and_detect(models), partial(self.costs.align.learn, len(models)))

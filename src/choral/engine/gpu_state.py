@@ -20,6 +20,7 @@ from choral.engine.rules import NO_TOKEN
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.torch_device import to_device
+from choral.kernels.hotword_table import FORK_STATE, N_TRIED
 from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
@@ -28,19 +29,45 @@ from choral.model.tokenizer import Tokenizer
 BLANK, TIMESTAMPS, MAX_FIRST_TIMESTAMP, SEED, MAX_TOKENS, HOST_SAMPLED, HOTWORDS = range(7)
 RECENT = 7  # and the three after it
 LENGTH, NEXT, HOTWORD_NODE = range(11, 14)
-FORKS = 14  # and the seven after it
-N_TEXT, DONE = range(22, 24)
-N_INTS = 24
+FORKS = 14  # and those after it
+PROMPT_END = FORKS + FORK_STATE + N_TRIED - 1
+PAUSED = PROMPT_END + 1
+N_TEXT, DONE, COMPARED, ACCEPTED = range(PAUSED + 1, PAUSED + 5)  # the host reads these
+N_INTS = ACCEPTED + 1
+MAX_DRAFTS = 8
 # Rows of `float_state`.
-TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and the one after the last
-N_FLOATS = 6
+TEMPERATURE, HOTWORD_BOOST, SUM_LOGPROB, NO_SPEECH, FORK_SCORES = range(5)  # and those after the last
+N_FLOATS = FORK_SCORES + N_TRIED + 1
 
 
 @dataclass(frozen=True)
 class PrefillRow:
     start: PrefillInput
-    n_prompt: int  # tokens
+    prompt: Sequence[int]  # tokens
     is_host_sampled: bool
+
+
+def decode_state(ints: Tensor, floats: Tensor, n_text_ctx: int) -> DecodeState:
+    """The decoding progress in the rows of these two tensors, with texts and drafts of its own."""
+    device, n_entries = ints.device, ints.shape[1]
+    return DecodeState(
+        recent=ints[RECENT : RECENT + 4],
+        lengths=ints[LENGTH],
+        next_tokens=ints[NEXT],
+        hotword_nodes=ints[HOTWORD_NODE],
+        forks=ints[FORKS:PROMPT_END],
+        fork_scores=floats[FORK_SCORES:],
+        texts=torch.zeros(n_entries, n_text_ctx, dtype=torch.int32, device=device),
+        logprobs=torch.zeros(n_entries, n_text_ctx, device=device),
+        n_text=ints[N_TEXT],
+        sum_logprobs=floats[SUM_LOGPROB],
+        is_done=ints[DONE],
+        prompt_ends=ints[PROMPT_END],
+        drafts=torch.zeros(MAX_DRAFTS, n_entries, dtype=torch.long, device=device),
+        is_paused=ints[PAUSED],
+        n_compared=ints[COMPARED],
+        n_accepted=ints[ACCEPTED],
+    )
 
 
 class GpuState:
@@ -52,8 +79,7 @@ class GpuState:
         ints = torch.zeros(N_INTS, n_entries, dtype=torch.long, device=device)
         ints[DONE] = 1
         floats = torch.zeros(N_FLOATS, n_entries, device=device)
-        texts = torch.zeros(n_entries, dims.n_text_ctx, dtype=torch.int32, device=device)
-        self.int_state, self.float_state, self.texts = ints, floats, texts
+        self.int_state, self.float_state = ints, floats
         self._tables = HotwordTables(device)
         self._slot_tables: dict[int, Tensor] = {}  # of the windows in the slots: the device has only their addresses
         self.sampling = SamplingParams(
@@ -69,19 +95,7 @@ class GpuState:
             hotword_boosts=floats[HOTWORD_BOOST],
             hotword_tables=self._slot_tables,
         )
-        self.decode = DecodeState(
-            recent=ints[RECENT : RECENT + 4],
-            lengths=ints[LENGTH],
-            next_tokens=ints[NEXT],
-            hotword_nodes=ints[HOTWORD_NODE],
-            forks=ints[FORKS : FORKS + 8],
-            fork_scores=floats[FORK_SCORES:],
-            texts=texts,
-            logprobs=torch.zeros(n_entries, dims.n_text_ctx, device=device),
-            n_text=ints[N_TEXT],
-            sum_logprobs=floats[SUM_LOGPROB],
-            is_done=ints[DONE],
-        )
+        self.decode = decode_state(ints, floats, dims.n_text_ctx)
         (space,) = tokenizer.encode(" ")
         starts_word = torch.tensor([tokenizer.starts_word(token) for token in range(dims.n_vocab)], device=device)
         self.vocabulary = Vocabulary(dims.n_vocab, tokenizer.eot, space, tokenizer.timestamp_begin, starts_word)
@@ -124,8 +138,9 @@ class GpuState:
         table = self._slot_tables.get(start.slots[row])
         address = 0 if table is None else table.data_ptr()
         sampling = [*flags, max_first, seed, max_tokens, int(prefilled.is_host_sampled), address]
-        forks = [NO_TOKEN, *[0] * 7]
-        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, prefilled.n_prompt, 0, ROOT, *forks, 0, 0]
+        forks = [NO_TOKEN, *[0] * (FORK_STATE - 1), *[NO_TOKEN] * (N_TRIED - 1)]
+        prompt = prefilled.prompt
+        return [*sampling, NO_TOKEN, NO_TOKEN, NO_TOKEN, 0, len(prompt), 0, ROOT, *forks, prompt[-1], *[0] * 5]
 
     def logprobs_of(self, slot: int, n_tokens: int) -> tuple[float, ...]:
         """Of a finished text. Rarely requested, so they are not part of every snapshot."""
@@ -147,7 +162,7 @@ class StateSnapshot:
 
     def __init__(self, state: GpuState) -> None:
         is_cuda = state.device.type == "cuda"
-        sources = (state.int_state[N_TEXT:], state.float_state, state.texts)
+        sources = (state.int_state[N_TEXT:], state.float_state, state.decode.texts)
         self._copies = [torch.empty(s.shape, dtype=s.dtype, pin_memory=is_cuda) for s in sources]
         self._sources = sources
         self._is_complete = torch.cuda.Event() if is_cuda else None  # type: ignore[no-untyped-call]
@@ -172,6 +187,10 @@ class StateSnapshot:
     def candidate(self, slot: int) -> Candidate:
         text = self._texts[slot, : self._ints[0, slot]]
         return Candidate(tuple(text.tolist()), float(self._floats[SUM_LOGPROB, slot]))
+
+    def drafted(self, slot: int) -> tuple[int, int]:
+        """How many drafted tokens were compared, and how many of them accepted."""
+        return int(self._ints[COMPARED - N_TEXT, slot]), int(self._ints[ACCEPTED - N_TEXT, slot])
 
     def no_speech_prob(self, slot: int) -> float:
         return float(self._floats[NO_SPEECH, slot])

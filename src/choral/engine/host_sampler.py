@@ -21,6 +21,7 @@ from choral.engine.runner import PrefillInput
 from choral.engine.search import BeamSearch, Draw
 from choral.engine.steps import Outcome
 from choral.kernels.gumbel import gumbel
+from choral.kernels.hotword_table import N_TRIED
 from choral.model.dims import ModelDims
 from choral.model.kv_cache import KVCache
 from choral.model.tokenizer import Tokenizer
@@ -49,6 +50,9 @@ class TopK:
 
     tokens: list[list[int]]
     logprobs: list[list[float]]
+
+    def at(self, row: int) -> list[PickedToken]:
+        return list(map(PickedToken, self.tokens[row], self.logprobs[row]))
 
 
 class HostSampler:
@@ -99,13 +103,13 @@ class HostSampler:
         bounds = np.cumsum([0, *(len(decoding.search.rows) for decoding in decodings)])
         boosted = self._hotwords.boosted(logits, [match for decoding in decodings for match in decoding.matches])
         picked = pick(logits, [draw for decoding in decodings for draw in decoding.draws()])
-        top = top_k(logits, max(search.n_top for search in beams), boosted) if beams else None
-        preferred = None if boosted is None else pick_boosted(logits, boosted)
+        top = top_of_beams(logits, max(search.n_top for search in beams), boosted) if beams else None
+        preferred = None if boosted is None else top_k(logits, N_TRIED, boosted)
         advances = []
         for decoding, start, stop in zip(decodings, bounds[:-1], bounds[1:], strict=True):
             if isinstance(decoding.search, BeamSearch):
                 assert top is not None
-                n = decoding.search.n_top
+                n = decoding.search.n_top * (1 if boosted is None else 2)
                 tokens = [row[:n] for row in top.tokens[start:stop]]
                 advances.append(decoding.advanced(tokens, [row[:n] for row in top.logprobs[start:stop]]))
             elif preferred is not None and decoding.matches[0] is not None:
@@ -114,20 +118,26 @@ class HostSampler:
                 advances.append(decoding.advanced(picked.tokens[start:stop], picked.logprobs[start:stop]))
         return advances
 
-    def _advance_greedy(self, decoding: Decoding, plain: PickedToken, boosted: PickedToken) -> Advanced:
-        """Take the boosted token, or go back to where a hotword was begun that does not become whole."""
+    def _advance_greedy(self, decoding: Decoding, plain: PickedToken, boosted: list[PickedToken]) -> Advanced:
+        """Take the best boosted token, or go back to where a hotword was begun that does not become whole."""
         (match,) = decoding.matches
         assert match is not None
-        if decoding.fork is not None and match.fails(boosted.token):
-            return replace(decoding.fork.other, returned_from=decoding.fork)
-        advanced = decoding.advanced([boosted.token], [boosted.logprob])
-        after = match.after(boosted.token)
+        best = boosted[0]
+        if decoding.fork is not None and match.fails(best.token):
+            return replace(decoding.fork.other, returned_from=decoding.fork, fork=decoding.fork.next)
+        after = match.after(best.token)
         fork = None if after.node == ROOT or after.is_beginning else decoding.fork
-        if fork is None and boosted.token != plain.token:
-            slot = torch.tensor(decoding.slots, device=self._device)
-            recent = self._rules.history.extended(slot, torch.tensor([plain.token], device=self._device))
-            fork = Fork(decoding.advanced([plain.token], [plain.logprob]), recent)
-        return replace(advanced, fork=fork)
+        if fork is None and best.token != plain.token:
+            tokens = [each.token for each in boosted]
+            others = boosted[1 : tokens.index(plain.token)] if plain.token in tokens else boosted[1:]
+            for other in reversed([*others, plain]):
+                fork = self._fork(decoding, other, fork)
+        return replace(decoding.advanced([best.token], [best.logprob]), fork=fork)
+
+    def _fork(self, decoding: Decoding, other: PickedToken, following: Fork | None) -> Fork:
+        slot = torch.tensor(decoding.slots, device=self._device)
+        recent = self._rules.history.extended(slot, torch.tensor([other.token], device=self._device))
+        return Fork(decoding.advanced([other.token], [other.logprob]), recent, following)
 
     def _set_inputs(self, inputs: Sequence[tuple[int, int, int]], returns: dict[int, Tensor], max_length: int) -> None:
         history = self._rules.history
@@ -155,15 +165,19 @@ def pick(logits: Tensor, draws: Sequence[Draw]) -> Picked:
     return read_back(logits, tokens)
 
 
-def pick_boosted(logits: Tensor, boosted: Tensor) -> Picked:
-    """The best boosted token of each row, with the log-probability that the model gives it."""
-    return read_back(logits, boosted.argmax(dim=-1))
-
-
 def read_back(logits: Tensor, tokens: Tensor) -> Picked:
     logprobs = logits.gather(1, tokens[:, None])[:, 0] - logits.logsumexp(dim=-1)
     token_list, logprob_list = torch.stack([tokens.double(), logprobs.double()]).tolist()
     return Picked([int(token) for token in token_list], logprob_list)
+
+
+def top_of_beams(logits: Tensor, k: int, boosted: Tensor | None) -> TopK:
+    """The most likely tokens; with hotwords, each is followed by one of the best boosted: none may displace it."""
+    if boosted is None:
+        return top_k(logits, k)
+    logprobs = torch.log_softmax(logits, dim=-1)
+    tokens = torch.stack([logprobs.topk(k).indices, boosted.topk(k).indices], dim=2).flatten(1)
+    return TopK(tokens.tolist(), logprobs.gather(1, tokens).tolist())
 
 
 def top_k(logits: Tensor, k: int, boosted: Tensor | None = None) -> TopK:

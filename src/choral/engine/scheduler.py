@@ -46,10 +46,16 @@ class Scheduler:
         max_encode_batch: int,
         n_lanes: int = 1,
         measured_costs: CostModel | None = None,
+        *,
+        is_micro_batch: bool = False,
     ) -> None:
-        """`measured_costs` is kept up to date by a runner that times its own steps; without it, `update` learns."""
+        """`measured_costs` is kept up to date by a runner that times its own steps; without it, `update` learns.
+
+        With `is_micro_batch`, a decode step runs its windows to their end: it starts when no more can be admitted.
+        """
         self.slots, self.cache = slots, cache
         self.max_encode_batch, self.n_lanes = max_encode_batch, min(n_lanes, max_encode_batch)
+        self._is_micro_batch = is_micro_batch
         self.costs, self._is_runner_timed = measured_costs or CostModel(), measured_costs is not None
         self.counts, self.n_waiting = Counts(), 0
         self.tasks: dict[WindowTask, None] = {}  # all of them
@@ -182,7 +188,7 @@ class Scheduler:
         return admitted
 
     def _max_admissions(self) -> int:
-        stall_s = self._stall_s if self._decoding else 0.0
+        stall_s = self._stall_s if self._decoding and not self._is_micro_batch else 0.0
         n_in_time = self.costs.encode.max_items(MAX_PREFILL_STALL_S - stall_s, self.max_encode_batch)
         if not stall_s:
             return max(self.n_lanes, n_in_time)

@@ -148,10 +148,10 @@ class BeamSearch:
         """Every text with its most likely next tokens. Equal texts, as all are at the start, count once."""
         extended: dict[tuple[int, ...], BeamExtension] = {}
         for row, (row_tokens, row_logprobs) in enumerate(zip(tokens, logprobs, strict=True)):
-            match = self.matches[row]
+            match, best = self.matches[row], max(row_logprobs)
             for token, logprob in zip(row_tokens, row_logprobs, strict=True):
-                text = (*self.texts[row], token)
-                extended[text] = BeamExtension(row, self.sum_logprobs[row] + logprob, _after(match, token))
+                text, after = (*self.texts[row], token), _after(match, token, best - logprob)
+                extended[text] = BeamExtension(row, self.sum_logprobs[row] + logprob, after)
         return extended
 
     def candidates(self) -> list[Candidate]:
@@ -166,8 +166,8 @@ class BeamSearch:
         return list(candidates.values())
 
 
-def _after(match: HotwordMatch | None, token: int) -> HotwordMatch | None:
-    return None if match is None else match.after(token)
+def _after(match: HotwordMatch | None, token: int, gap: float = math.inf) -> HotwordMatch | None:
+    return None if match is None else match.after(token, gap)
 
 
 Search = Sampling | BeamSearch

@@ -81,6 +81,7 @@ def capacity_of(
     dtype: torch.dtype,
     settings: EngineSettings,
     cross_dtype: torch.dtype | None = None,
+    draft_dims: ModelDims | None = None,
 ) -> Capacity:
     """Slots and encoder cache that fit into the engine's share of the memory that is free now."""
     is_cuda = device.type == "cuda"
@@ -93,4 +94,5 @@ def capacity_of(
         max_slots=MAX_SLOTS[device.type],
         slots_share=GPU_SLOTS_SHARE if is_cuda else SLOTS_SHARE,
         cross_item_bytes=(cross_dtype or dtype).itemsize,
+        draft_dims=draft_dims,
     )

@@ -68,9 +68,13 @@ class AsyncClient:
         job_id: str | None = None,
         by_path: bool = False,
         name: str | None = None,
+        align: str | None = None,
         **option_values: Any,
     ) -> str:
-        """Returns the job's id. Give options as `TranscribeOptions` or by name: `language="en"`."""
+        """Returns the job's id. Give options as `TranscribeOptions` or by name: `language="en"`.
+
+        `align` is a text whose words get the times at which they are spoken, instead of a transcription.
+        """
         options = _resolve_options(options, option_values)
         with open_upload(audio, self._settings, by_path=by_path, name=name) as upload:
             request = JobRequest(
@@ -80,6 +84,7 @@ class AsyncClient:
                 priority=priority,
                 callback=callback,
                 keep_s=self._settings.keep_s,
+                align=align,
             )
             request.check_callback()
             await self._call(self._send(request, upload))

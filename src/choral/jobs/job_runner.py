@@ -128,6 +128,7 @@ class JobRunner:
                 audio=audio,
                 options=job.request.options,
                 model=job.request.model,
+                text=job.request.align,
                 priority=job.request.priority,
                 wants_segments=self._environment.wants_segments,
             )

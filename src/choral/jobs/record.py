@@ -226,13 +226,19 @@ def transcript_from_json(text: str | bytes) -> Transcript:
 
 def _segment(fields: dict[str, Any]) -> Segment:
     words, tokens, logprobs = fields.pop("words"), fields.pop("tokens"), fields.pop("token_logprobs", None)
-    others: dict[str, Any] = {name: math.nan if value is None else value for name, value in fields.items()}
     return Segment(
-        **others,
+        **_with_nan(fields),
         tokens=tuple(tokens),
-        words=None if words is None else tuple(Word(**word) for word in words),
+        words=None
+        if words is None
+        else tuple(Word(**_with_nan(word)) for word in words),  # unspoken ones have no times
         token_logprobs=None if logprobs is None else tuple(logprobs),
     )
+
+
+def _with_nan(fields: dict[str, Any]) -> dict[str, Any]:
+    """Optional fields are absent, so null is a number that JSON does not have."""
+    return {name: math.nan if value is None else value for name, value in fields.items()}
 
 
 def _finite(value: Any) -> Any:

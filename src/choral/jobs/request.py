@@ -23,6 +23,7 @@ VERSION = 1
 UPDATE = "update the older Choral, or submit the job again"
 AudioKind = Literal["url", "path", "inline", "blob"]
 MAX_BRIEF_BYTES = 4096
+MAX_ALIGNED_IN_JOB = 1_000_000  # characters: records are in Redis's memory
 LONG_OPTIONS = tuple(field.name for field in dataclasses.fields(TranscribeOptions) if field.metadata.get("max_length"))
 
 
@@ -45,6 +46,7 @@ class JobRequest:
     priority: Priority = "interactive"
     callback: str | None = None
     keep_s: int = KEEP_S  # how long record and result are kept after the job has ended
+    align: str | None = None  # a text to be aligned with the audio; None: the audio is transcribed
 
     def __post_init__(self) -> None:
         require_id(self.id)
@@ -54,6 +56,8 @@ class JobRequest:
             raise UsageError(f"callback is {self.callback!r}; it must be an http or https URL")
         if not 60 <= self.keep_s <= 3650 * DAY_S:
             raise UsageError(f"keep_s is {self.keep_s!r}; it must be seconds, from 60 up to ten years")
+        if self.align is not None:
+            check_job_text(self.align, self.options)
 
     def check_callback(self) -> None:
         """Raise `UsageError` for a callback that can never be called; for new jobs, since queued ones stay readable."""
@@ -71,6 +75,8 @@ class JobRequest:
             "keep_s": self.keep_s,
             **({} if self.model is None else {"model": self.model}),
         }
+        if self.align is not None:  # versions without it refuse the field, rather than transcribe
+            fields["align"] = self.align
         return json.dumps(fields, ensure_ascii=False)
 
     @classmethod
@@ -91,9 +97,22 @@ class JobRequest:
             audio_ref = AudioRef(location=audio.pop("place"), **audio)
             if is_brief and len(text) > MAX_BRIEF_BYTES:
                 options = {name: value for name, value in options.items() if name not in LONG_OPTIONS}
+                fields.pop("align", None)
             return cls(audio=audio_ref, options=TranscribeOptions.of(**options), **fields)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise UsageError(f"this job cannot be read ({type(error).__name__}: {error}): {UPDATE}") from error
+
+
+def check_job_text(text: str, options: TranscribeOptions) -> None:
+    """Raise `UsageError` for a text that no job can align."""
+    from choral.longform.alignment import check_alignment  # few jobs need it
+
+    check_alignment(text, options)
+    if len(text) > MAX_ALIGNED_IN_JOB:
+        raise UsageError(
+            f"the text has {len(text):,} characters, and a job takes at most {MAX_ALIGNED_IN_JOB:,}: "
+            "use `choral align` or POST /v1/audio/alignments"
+        )
 
 
 def new_id() -> str:

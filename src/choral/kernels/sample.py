@@ -15,7 +15,7 @@ import triton.language as tl
 from torch import Tensor
 
 from choral.kernels.gumbel import gumbel
-from choral.kernels.hotword_step import advance_hotword, advance_reference, best_hotword
+from choral.kernels.hotword_step import advance_reference, step_hotword
 from choral.kernels.hotword_table import MAX_RETURNS
 from choral.kernels.launch import has_kernels, pdl_options, require
 from choral.kernels.sampling_rules import gumbel_noise, is_banned
@@ -57,13 +57,19 @@ class DecodeState:
     lengths: Tensor  # prompt and next token included
     next_tokens: Tensor
     hotword_nodes: Tensor
-    forks: Tensor  # [8, slots]: where a boosted token was taken: the other token (-1: nowhere) and the state before it
-    fork_scores: Tensor  # [2, slots]: the sum of log-probabilities there, and that of the other token
+    forks: Tensor  # [11, slots]: where a boosted token was taken: the other token (-1: nowhere), the state before it,
+    # and the tokens that come after the other one
+    fork_scores: Tensor  # [5, slots]: the sum of log-probabilities there, and those of the other tokens
     texts: Tensor
     logprobs: Tensor  # of each token in `texts`
     n_text: Tensor
     sum_logprobs: Tensor
     is_done: Tensor
+    prompt_ends: Tensor  # last tokens of the prompts
+    drafts: Tensor  # [drafts, slots]: proposed tokens behind the next one
+    is_paused: Tensor  # a drafted token was not the one that was sampled: later tokens of the pass are void
+    n_compared: Tensor  # drafted tokens that were verified
+    n_accepted: Tensor
 
 
 @triton.jit
@@ -120,16 +126,19 @@ def _append_token(
 def _scan_blocks(
     logits, logit_rows, row_slots, partials,
     suppress_blank, banned_tokens, timestamps, max_first_timestamp, temperatures, seeds, is_host_sampled,
-    recent, is_done, n_slots, STRIDE: tl.constexpr, VOCAB: tl.constexpr,
+    recent, is_done, is_paused, n_slots, STRIDE: tl.constexpr, VOCAB: tl.constexpr,
     EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
-    BLOCK: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
+    TOKENS: tl.constexpr, TOKEN: tl.constexpr, BLOCK: tl.constexpr, PARTS: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     if PDL:
         tl.extra.cuda.gdc_launch_dependents()
     part, row = tl.program_id(0), tl.program_id(1)
-    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64)
+    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64) * TOKENS + TOKEN
     if (tl.load(is_done + slot) != 0) | (tl.load(is_host_sampled + slot) != 0):
         return
+    if TOKEN > 0:  # noqa: SIM102 (known when it is compiled)
+        if tl.load(is_paused + slot) != 0:
+            return
     start = part * BLOCK
     tokens = start + tl.arange(0, BLOCK)
     is_token, is_time = tokens < VOCAB, tokens >= BEGIN
@@ -158,14 +167,19 @@ def _select_tokens(
     logits, logit_rows, row_slots, partials,
     suppress_blank, banned_tokens, timestamps, max_first_timestamp, max_tokens, is_host_sampled,
     hotwords, hotword_boosts, hotword_nodes, forks, fork_scores, starts_word,
-    recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done, n_slots,
+    recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done,
+    drafts, is_paused, n_compared, n_accepted, n_slots,
     STRIDE: tl.constexpr, VOCAB: tl.constexpr, EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
+    TOKENS: tl.constexpr, TOKEN: tl.constexpr, FORCED_PERCENT: tl.constexpr,
     POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
-    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64)
+    slot, logit_row = tl.load(row_slots + row).to(tl.int64), tl.load(logit_rows + row).to(tl.int64) * TOKENS + TOKEN
     if (tl.load(is_done + slot) != 0) | (tl.load(is_host_sampled + slot) != 0):
         return
+    if TOKEN > 0:  # noqa: SIM102 (known when it is compiled)
+        if tl.load(is_paused + slot) != 0:
+            return
     if PDL:
         tl.extra.cuda.gdc_wait()
     row_partials = partials + row * (8 * PARTS)
@@ -179,21 +193,17 @@ def _select_tokens(
     token = tl.where(is_time_only | (time_best > text_best), time_token, text_token)
     last, last_timestamp = tl.load(recent + slot), tl.load(recent + 2 * n_slots + slot)
     n_sampled, length, n_written = tl.load(recent + 3 * n_slots + slot), tl.load(lengths + slot), tl.load(n_text + slot)
-    row_logits, sum_logprob = logits + logit_row * STRIDE, tl.load(sum_logprobs + slot)
+    row_logits, sum_logprob, n_before = logits + logit_row * STRIDE, tl.load(sum_logprobs + slot), n_sampled
     logprob = tl.load(row_logits + token) - total
     address = tl.load(hotwords + slot)
     if (address != 0) & (tl.load(forks + 7 * n_slots + slot) < MAX_FORK_RETURNS):
         table = address.to(tl.pointer_type(tl.int32))
         best = tl.where(is_time_only, float("inf"), tl.maximum(text_best, time_best))
-        boosted = best_hotword(
-            best, token, table, tl.load(hotword_nodes + slot), tl.load(hotword_boosts + slot), row_logits,
-            banned_tokens + slot * VOCAB, slot, suppress_blank, timestamps, max_first_timestamp, recent, n_slots,
-            EOT, SPACE, BEGIN,
-        )  # fmt: skip
-        token, logprob, last, last_timestamp, n_sampled, length, n_written, sum_logprob = advance_hotword(
-            token, logprob, boosted, tl.load(row_logits + boosted) - total,
-            last, last_timestamp, n_sampled, length, n_written, sum_logprob,
-            table, hotword_nodes + slot, forks + slot, fork_scores + slot, starts_word, n_slots,
+        token, logprob, last, last_timestamp, n_sampled, length, n_written, sum_logprob = step_hotword(
+            token, logprob, best, total, last, last_timestamp, n_sampled, length, n_written, sum_logprob,
+            table, tl.load(hotword_boosts + slot), hotword_nodes + slot, forks + slot, fork_scores + slot, starts_word,
+            row_logits, banned_tokens + slot * VOCAB, slot,
+            suppress_blank, timestamps, max_first_timestamp, recent, n_slots, EOT, SPACE, BEGIN,
         )  # fmt: skip
     tl.store(sum_logprobs + slot, sum_logprob + logprob)
     _append_token(
@@ -201,20 +211,49 @@ def _select_tokens(
         slot, max_tokens, recent, lengths, next_tokens, texts, logprobs, n_text, is_done, n_slots,
         EOT, BEGIN, POSITIONS,
     )  # fmt: skip
+    if TOKEN < TOKENS - 1:  # the next logits are those behind the drafted token
+        is_accepted = (token == tl.load(drafts + TOKEN * n_slots + slot)) & (n_sampled == n_before)
+        if FORCED_PERCENT >= 0:
+            is_accepted = (slot * 7919 + n_sampled * 104729) % 100 < FORCED_PERCENT
+        tl.store(is_paused + slot, (is_accepted == 0).to(is_paused.dtype.element_ty))
+        tl.store(n_compared + slot, tl.load(n_compared + slot) + 1)
+        tl.store(n_accepted + slot, tl.load(n_accepted + slot) + is_accepted.to(tl.int64))
 
 
 def sample(
-    logits: Tensor,  # [logit rows, tokens], float32
+    logits: Tensor,  # [logit rows * n_tokens, vocabulary], float32
     logit_rows: Tensor,  # [rows]: the row of `logits` each reads
     row_slots: Tensor,  # [rows]
     params: SamplingParams,
     state: DecodeState,
     vocab: Vocabulary,
+    *,
+    n_tokens: int = 1,
+    forced_percent: int = -1,
 ) -> None:
-    """Sample the next token of every row that is not done, and update its slot in place."""
-    if not has_kernels(logits):
-        reference(logits, logit_rows, row_slots, params, state, vocab)
-        return
+    """Sample the next token of every row that is not done, and update its slot in place.
+
+    With `n_tokens`, each row has logits behind its newest token and behind the drafted ones: tokens are sampled until
+    one differs from the draft. `forced_percent` decides that by chance instead, to measure speed with random weights.
+    """
+    for token in range(n_tokens):
+        if has_kernels(logits):
+            _launch(logits, logit_rows, row_slots, params, state, vocab, n_tokens, token, forced_percent)
+        else:
+            reference(logits, logit_rows, row_slots, params, state, vocab, n_tokens=n_tokens, token=token)
+
+
+def _launch(
+    logits: Tensor,
+    logit_rows: Tensor,
+    row_slots: Tensor,
+    params: SamplingParams,
+    state: DecodeState,
+    vocab: Vocabulary,
+    n_tokens: int,
+    token: int,
+    forced_percent: int,
+) -> None:
     n_slots, n_positions = state.texts.shape
     require(logits.stride(1) == 1 and logits.shape[1] == vocab.n_tokens, "logits of all tokens side by side")
     banned = params.banned_tokens
@@ -226,9 +265,9 @@ def sample(
     _scan_blocks[n_parts, n_rows](
         logits, logit_rows, row_slots, partials,
         params.suppress_blank, banned, params.timestamps, params.max_first_timestamp, params.temperatures,
-        params.seeds, params.is_host_sampled, state.recent, state.is_done, n_slots,
+        params.seeds, params.is_host_sampled, state.recent, state.is_done, state.is_paused, n_slots,
         STRIDE=stride, VOCAB=vocab.n_tokens, SPACE=vocab.space, **ends,
-        BLOCK=BLOCK_TOKENS, PARTS=n_parts, num_warps=4, **pdl_options(logits),
+        TOKENS=n_tokens, TOKEN=token, BLOCK=BLOCK_TOKENS, PARTS=n_parts, num_warps=4, **pdl_options(logits),
     )  # fmt: skip
     _select_tokens[(n_rows,)](
         logits, logit_rows, row_slots, partials,
@@ -236,20 +275,31 @@ def sample(
         params.is_host_sampled, params.hotwords, params.hotword_boosts, state.hotword_nodes, state.forks,
         state.fork_scores, vocab.starts_word,
         state.recent, state.lengths, state.next_tokens, state.texts, state.logprobs, state.n_text,
-        state.sum_logprobs, state.is_done, n_slots,
+        state.sum_logprobs, state.is_done, state.drafts, state.is_paused, state.n_compared, state.n_accepted, n_slots,
         STRIDE=stride, VOCAB=vocab.n_tokens, SPACE=vocab.space, **ends,
+        TOKENS=n_tokens, TOKEN=token, FORCED_PERCENT=forced_percent,
         POSITIONS=n_positions, PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts),
         num_warps=1, **pdl_options(logits),
     )  # fmt: skip
 
 
 def reference(
-    logits: Tensor, logit_rows: Tensor, row_slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary
+    logits: Tensor,
+    logit_rows: Tensor,
+    row_slots: Tensor,
+    params: SamplingParams,
+    state: DecodeState,
+    vocab: Vocabulary,
+    *,
+    n_tokens: int = 1,
+    token: int = 0,
 ) -> None:
-    """The same in torch. All writes come last: without the memory for the rest, nothing changes."""
+    """One token of each row in torch. All writes come last: without the memory for the rest, nothing changes."""
     is_open = (state.is_done[row_slots.long()] == 0) & (params.is_host_sampled[row_slots.long()] == 0)
+    if token > 0:
+        is_open &= state.is_paused[row_slots.long()] == 0
     slots = row_slots.long()[is_open]
-    scores = logits[logit_rows.long()[is_open]].clone()
+    scores = logits[logit_rows.long()[is_open] * n_tokens + token].clone()
     scores.masked_fill_(_banned(slots, params, state, vocab), -torch.inf)
     times, text = scores[:, vocab.timestamp_begin :], scores[:, : vocab.timestamp_begin]
     is_time = (params.timestamps[slots] != 0) & (times.logsumexp(-1) > text.amax(-1))
@@ -266,6 +316,7 @@ def reference(
         if slot in params.hotword_tables and hotwords[1][7, row] < MAX_RETURNS:
             options = params.hotword_tables[slot], params.hotword_boosts[slot], vocab.starts_word
             advance_reference(row, scores, options, (tokens, logprobs), (recent, counts, sums), hotwords)
+    n_before = state.recent[3, slots]
     (last, _, last_time, n_sampled), (lengths, n_text) = recent, counts
     sums, is_end = sums + logprobs, tokens == vocab.eot
     written = slots[~is_end], n_text[~is_end].long()
@@ -279,6 +330,11 @@ def reference(
     state.texts[written], state.logprobs[written] = texts
     state.n_text[slots], state.lengths[slots], state.is_done[slots] = ends
     state.hotword_nodes[slots], state.forks[:, slots], state.fork_scores[:, slots] = hotwords
+    if token < n_tokens - 1:
+        is_accepted = (tokens == state.drafts[token, slots]) & (n_sampled == n_before)
+        state.is_paused[slots] = (~is_accepted).long()
+        state.n_compared[slots] += 1
+        state.n_accepted[slots] += is_accepted.long()
 
 
 def _banned(slots: Tensor, params: SamplingParams, state: DecodeState, vocab: Vocabulary) -> Tensor:  # [rows, tokens]

@@ -44,17 +44,22 @@ def start_alignment(
     priority: Priority = "interactive",
 ) -> Alignment:
     """Checks text and options; iterating the alignment does the work."""
-    check_text(text)
-    if options.task != "transcribe":
-        raise UsageError("task: a text can be aligned only with speech in its own language, not with a translation")
-    if options.channels != "mix":
-        raise UsageError("channels: a text is aligned with all channels together")
+    check_alignment(text, options)
     if options.language is not None:
         transcriber.tokenizer.language_token(to_code(options.language))
     if options.temperature == TEMPERATURES:  # not chosen: what was heard only has to be good enough to be matched
         options = replace(options, temperature=QUICK_TEMPERATURES, best_of=1)
     options = replace(options, mode="batched", word_timestamps=True, timestamps=True)
     return Alignment(transcriber, recording, text, options, on_progress, Caller(priority))
+
+
+def check_alignment(text: str, options: TranscribeOptions) -> None:
+    """Raise `UsageError` for what can never be aligned, whatever the model and the audio are."""
+    check_text(text)
+    if options.task != "transcribe":
+        raise UsageError("task: a text can be aligned only with speech in its own language, not with a translation")
+    if options.channels != "mix":
+        raise UsageError("channels: a text is aligned with all channels together")
 
 
 def check_text(text: object) -> None:

@@ -99,7 +99,8 @@ class Chain:
         accepted = yield from self.accept(attempt, window, audio)
         if drops_invented(options):
             accepted = drop_invented(accepted, attempt, window, context)
-        self.seek = max(accepted.next_seek, window.stop if self.budget.needs_whole_windows else 0)
+        is_done = self.budget.needs_whole_windows or self.is_silent(Clip(accepted.next_seek, window.stop))
+        self.seek = max(accepted.next_seek, window.stop if is_done else 0)
         if accepted.is_discarded:
             return
         segments = [segment for segment in accepted.segments if not is_empty(segment)]
@@ -111,6 +112,11 @@ class Chain:
             segments = [replace(segment, language=context.language) for segment in segments]
         self.segments += segments
         self.prompts.remember(segments, attempt.temperature)
+
+    def is_silent(self, rest: Clip) -> bool:
+        """Whether nobody speaks in the rest of a window whose text ends early; only known in batched mode."""
+        [speech] = intersect([rest], self.speech)
+        return self.keep_tail and bool(self.speech) and not speech
 
     def decode_missed(self, window: WindowRange, audio: WindowAudio) -> Steps[tuple[Segment, ...]]:
         """The segments of speech that has no text; none if they are improbable at the first temperature."""

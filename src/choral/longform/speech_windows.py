@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from choral.audio.constants import HOP_LENGTH, MEL_FRAMES_PER_SECOND, WINDOW_MEL_FRAMES
 from choral.audio.recording import Recording
 from choral.audio.second_opinion import SecondOpinion
-from choral.audio.speech_spans import FRAME_SAMPLES
-from choral.audio.vad import PIECE_FRAMES, SpeechFinder
+from choral.audio.speech_spans import FRAME_SAMPLES, SpanFinder
+from choral.audio.vad import PIECE_SAMPLES, probability_pieces
 from choral.longform.cuts import NO_END, Clip, available_frames, intersect, n_mel_frames, quietest_frame
 from choral.options import TranscribeOptions
 
 MAX_PAUSE_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # a longer silence ends a part
 MAX_MARGIN_FRAMES = 2 * MEL_FRAMES_PER_SECOND  # of a pause before and after a window, where there is room
 CUT_SEARCH_FRAMES = 8 * MEL_FRAMES_PER_SECOND  # before the limit, searched for the quietest position
-PIECE_SAMPLES = PIECE_FRAMES * FRAME_SAMPLES
 
 
 @dataclass(frozen=True)
@@ -97,15 +98,20 @@ def heard_in(recording: Recording, options: TranscribeOptions) -> list[Clip]:
 
 def speech_updates(recording: Recording, options: TranscribeOptions) -> Iterator[SpeechUpdate]:
     """Speech by the voice detector: padded, and joined over short pauses."""
-    finder = SpeechFinder(
+    finder = SpanFinder(
         threshold=options.vad_threshold, min_silence_s=options.vad_min_silence, pad_s=options.vad_padding
     )
     opinion = SecondOpinion(
         recording, threshold=options.vad_threshold, min_silence_s=options.vad_min_silence, pad_s=options.vad_padding
     )
     joiner = SpeechJoiner()
-    for samples in recording.pieces(PIECE_SAMPLES):
-        spans = [frames_covering(span.start, span.stop) for span in opinion.add(finder.push(samples))]
+    n_heard, incomplete = 0, np.zeros(0, np.float32)  # frames; the last, if the recording ends in it
+    for probabilities in probability_pieces(recording):
+        n_heard += probabilities.size
+        n_whole = probabilities.size - (recording.available(n_heard * FRAME_SAMPLES) < n_heard * FRAME_SAMPLES)
+        incomplete = probabilities[n_whole:]
+        found = finder.push(probabilities[:n_whole].tolist())
+        spans = [frames_covering(span.start, span.stop) for span in opinion.add(found)]
         if (span := finder.open_span) is not None:
             spans += [Clip(span.start // HOP_LENGTH, span.stop // HOP_LENGTH) for span in opinion.add([span])]
         else:
@@ -115,7 +121,10 @@ def speech_updates(recording: Recording, options: TranscribeOptions) -> Iterator
         min_next_start = min(finder.min_next_start, opinion.n_decided) // HOP_LENGTH
         yield SpeechUpdate(tuple(parts), joiner.min_next_start(min_next_start), tuple(spans))
     n_frames = n_mel_frames(recording)
-    found = [*opinion.add(finder.finish()), *opinion.search_until(recording.n_samples)]
+    found = [
+        *opinion.add(finder.finish(recording.n_samples, incomplete.tolist())),
+        *opinion.search_until(recording.n_samples),
+    ]
     spans = [frames_covering(span.start, min(span.stop, recording.n_samples)) for span in found]
     spans = [Clip(span.start, min(span.stop, n_frames)) for span in spans]
     parts = [part for span in spans for part in joiner.add(span.start, span.stop)]

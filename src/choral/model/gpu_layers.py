@@ -1,4 +1,4 @@
-"""Layers of the GPU encoder and decoder: fused projections, and products with an activation or residual sum.
+"""Layers of the GPU encoder: fused projections, and products with an activation or residual sum.
 
 The plain network stays usable: its parameters become views of the fused ones, so nothing is in memory twice.
 """
@@ -14,10 +14,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from choral.kernels.fp8 import Fp8Rows, quantize_rows
 
-# In order of preference; float32 runs on the last two. cuDNN is the fastest where it is supported, but it takes
-# milliseconds to plan for each new shape: it is for shapes that come again and again.
-ANY_SHAPE_BACKENDS = (SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH)
-FEW_SHAPES_BACKENDS = (SDPBackend.CUDNN_ATTENTION, *ANY_SHAPE_BACKENDS)
+# In order of preference; float32 runs on the last two.
+BACKENDS = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
 
 
 def make_contiguous(network: nn.Module) -> None:
@@ -63,7 +66,10 @@ class ResidualLinear:
         self.weight, self.bias = layer.weight, layer.bias
 
     def __call__(self, states: Tensor, x: Tensor) -> Tensor:
-        states.addmm_(x, self.weight.t())
+        if states.dtype == torch.float32:
+            states += F.linear(x, self.weight)  # as one product, float32 rounds otherwise in small batches
+        else:
+            states.addmm_(x, self.weight.t())
         return self.bias
 
 
@@ -84,10 +90,10 @@ class Fp8Linear:
         )  # fmt: skip
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False, few_shapes: bool = True) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """[n, heads, positions, head_dim] each, with any strides."""
-    with sdpa_kernel(list(FEW_SHAPES_BACKENDS if few_shapes else ANY_SHAPE_BACKENDS), set_priority=True):
-        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    with sdpa_kernel(BACKENDS, set_priority=True):
+        return F.scaled_dot_product_attention(q, k, v)
 
 
 def as_linears(*modules: nn.Module) -> Sequence[nn.Linear]:

@@ -15,9 +15,10 @@ from starlette.responses import Response
 
 from choral import formats
 from choral.errors import AudioError, UsageError
-from choral.longform.alignment import MAX_ALIGNED_CHARACTERS, check_text
+from choral.longform.alignment import check_text
 from choral.options import Loudness, Priority
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_responses, to_api_error
+from choral.server.direct_route import DirectRoute
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import (
     FormModel,
@@ -31,11 +32,11 @@ from choral.server.forms import (
     to_options,
     validate,
 )
-from choral.server.openai import DirectRoute
 from choral.server.quota import principal_of
 from choral.server.responses import MEDIA_TYPES, TranscriptionBody
 from choral.server.service import Service
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS, Text
+from choral.server.text_file import take_text
 from choral.server.tracing import span
 from choral.server.upload import Form, read_form
 from choral.serving.input_sources import OpenFile
@@ -94,6 +95,7 @@ async def _handle(service: Service, request: Request) -> Response:
         principal = principal_of(request)
         try:
             transcript = await cancel_on_disconnect(
+                request.scope,
                 request.receive,
                 service.transcribe(
                     audio,
@@ -122,15 +124,12 @@ def _response(transcript: Transcript, name: Literal["verbose_json", "srt", "vtt"
 
 def _read(form: Form) -> tuple[AlignmentForm, OpenFile | str, str]:
     """The fields with the text in them, the audio, and the field that it came in."""
-    texts = [file for name, file in form.files if name == TEXT_FILE]
-    others = Form(form.fields, tuple(pair for pair in form.files if pair[0] != TEXT_FILE))
+    text, others = take_text(form, TEXT_FILE)
     values: dict[str, Any] = {
         name: single_value(name, given) for name, given in form_values(others, AlignmentForm).items()
     }
-    if texts and (len(texts) > 1 or TEXT_FILE in values):
-        raise ApiError("`text` was given twice: send it once", param=TEXT_FILE, code="duplicate_field")
-    if texts:
-        values[TEXT_FILE] = _decoded(texts[0])
+    if text is not None:
+        values[TEXT_FILE] = text
     fields = validate(AlignmentForm, values)
     try:
         check_text(fields.text)
@@ -138,11 +137,3 @@ def _read(form: Form) -> tuple[AlignmentForm, OpenFile | str, str]:
         raise ApiError(str(error), param=TEXT_FILE, code="invalid_value") from error
     audio, audio_param = pick_audio(others.files, fields.url)
     return fields, audio, audio_param
-
-
-def _decoded(file: OpenFile) -> str:
-    file.file.seek(0)
-    try:
-        return file.file.read(4 * MAX_ALIGNED_CHARACTERS + 1).decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ApiError("`text` is not text in UTF-8", param=TEXT_FILE, code="invalid_value") from error

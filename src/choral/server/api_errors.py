@@ -116,12 +116,16 @@ def internal_error_response(error: Exception, request_id: str) -> JSONResponse:
     return error_response(ApiError("internal server error: see the server's log", status=500, code="internal_error"))
 
 
+def choral_error_response(request: Request, error: ChoralError) -> JSONResponse:
+    if error.http_status >= FIRST_SERVER_STATUS:
+        log.warning("%s", error, extra={"request": getattr(request.state, "request_id", None)})
+    return error_response(to_api_error(error))
+
+
 def add_error_handlers(app: FastAPI) -> None:
     @app.exception_handler(ChoralError)
     async def on_choral_error(request: Request, error: ChoralError) -> JSONResponse:
-        if error.http_status >= FIRST_SERVER_STATUS:
-            log.warning("%s", error, extra={"request": getattr(request.state, "request_id", None)})
-        return error_response(to_api_error(error))
+        return choral_error_response(request, error)
 
     @app.exception_handler(HTTPException)
     async def on_http_exception(request: Request, error: HTTPException) -> JSONResponse:

@@ -24,6 +24,7 @@ from choral.server.api_errors import add_error_handlers
 from choral.server.api_keys import ApiKeyStore
 from choral.server.cross_site import CrossSitePolicy
 from choral.server.dialects import asr_webservice, deepgram_live, whisper_cpp
+from choral.server.direct_route import DirectRoutes
 from choral.server.jobs import routes as job_routes
 from choral.server.jobs.job_store import JobStore
 from choral.server.middleware import RequestMiddleware
@@ -70,8 +71,9 @@ def create_app(
         redoc_url=None,
     )
     dialects = [make_router for dialect, make_router in DIALECT_ROUTERS.items() if service.settings.speaks(dialect)]
+    direct_routes = DirectRoutes()
     for make_router in (*ROUTERS, *dialects):
-        app.include_router(make_router(service))
+        app.include_router(direct_routes.add(make_router(service)))
     if jobs is not None:
         app.include_router(job_routes.make_router(service, jobs))
     add_error_handlers(app)
@@ -84,6 +86,7 @@ def create_app(
         quotas=quotas or KeyQuotas(),
         metrics=service.metrics,
         tracing=tracing,
+        direct_routes=direct_routes,
     )
     if service.settings.cors_origins:
         app.add_middleware(

@@ -17,6 +17,7 @@ from choral.diarization import Diarization
 from choral.errors import AudioError, UsageError
 from choral.options import Priority
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_responses, to_api_error
+from choral.server.direct_route import DirectRoute
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import (
     SPEAKERS_SCHEMA,
@@ -32,7 +33,6 @@ from choral.server.forms import (
     validate,
 )
 from choral.server.known_speakers import NAMES, REFERENCES, names_field, reference_clips, references_field
-from choral.server.openai import DirectRoute
 from choral.server.quota import principal_of
 from choral.server.responses import Usage, json_response, usage_fields
 from choral.server.service import Service
@@ -127,6 +127,7 @@ async def _handle(service: Service, request: Request) -> Response:
         principal = principal_of(request)
         try:
             found = await cancel_on_disconnect(
+                request.scope,
                 request.receive,
                 service.transcribe(
                     audio,

@@ -32,7 +32,9 @@ class StatusBody(BaseModel):
 
 
 class Readiness:
-    """Ready after a successful self-test, while a model and all loops work and the server is not shutting down."""
+    """Ready after a successful self-test and the start of session processes, while a model and all loops work and
+    the server is not shutting down.
+    """
 
     def __init__(self, service: Service) -> None:
         self._service = service
@@ -68,7 +70,9 @@ class Readiness:
             return "stopping"
         if self._service.models.failure or self._service.loops.failure:
             return "failed"
-        return "ready" if self._has_passed else "failed" if self._error else "starting"
+        if self._has_passed:
+            return "ready" if self._service.realtime.has_started else "starting"
+        return "failed" if self._error else "starting"
 
     @property
     def reason(self) -> str | None:

@@ -1,8 +1,4 @@
-"""The uvicorn server: graceful shutdown that refuses new requests first, limits on connections, and memory trimming.
-
-uvicorn accepts any number of connections, and waits forever for the headers of a request, for the rest of a body that
-the response did not need, and for a client that does not read; this server ends such connections.
-"""
+"""The uvicorn server: graceful shutdown that refuses new requests first, limits on connections, and memory trimming."""
 
 from __future__ import annotations
 
@@ -14,97 +10,20 @@ import time
 from types import FrameType
 from typing import Any
 
-import h11
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from choral.common.aio import cancel_tasks, run_in_thread
-from choral.common.malloc import trim_malloc
+from choral.common.aio import cancel_tasks
+from choral.common.malloc import trim_memory_periodically
 from choral.errors import UsageError
+from choral.server.limited_protocol import LimitedProtocol
 from choral.server.realtime.websocket_protocol import WebSocketProtocol
 from choral.server.service import Service
 
 log = logging.getLogger("choral.server")
 BACKLOG = 2048  # connections that the kernel queues
 FORCE_EXIT_POLL_S = 0.1  # uvicorn reports a second signal only through a flag
-TRIM_EVERY_S = 10.0
 RESERVED_FILES = BACKLOG + 512  # connections accepted in one go before any can be closed, and all other files
-
-
-class LimitedProtocol(H11Protocol):
-    """Closes connections that make no progress; the bodies of requests have their own timeouts in `upload`."""
-
-    headers_timeout_s = 20.0
-    response_stall_s = 60.0
-    max_connections = 4096
-    without_request: dict[LimitedProtocol, None]  # oldest first; shared by the connections of a server
-    _timer: asyncio.TimerHandle | None = None  # for the headers
-    _stall: asyncio.TimerHandle | None = None
-    _linger: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        if len(self.connections) > self.max_connections:
-            oldest = next(iter(self.without_request), self)
-            oldest.transport.abort()
-            self.without_request.pop(oldest, None)
-            if oldest is self:
-                return
-        self._update_timer()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        if self.conn.our_state is not h11.DONE:
-            _cancel(self._linger)
-            self._update_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_timer()
-        _cancel(self._linger)
-        self.resume_writing()
-        super().connection_lost(exc)
-
-    def send_400_response(self, msg: str) -> None:
-        """For bytes that are not HTTP. A route that is reading them as its body must not respond as well."""
-        if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            super().send_400_response(msg)
-        else:  # the response has begun
-            self.transport.close()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self._stop_timer()  # between requests uvicorn's keep-alive timeout applies
-        if self.conn.their_state is h11.SEND_BODY:  # the client sees a refusal once it has sent the rest
-            self._linger = self.loop.call_later(self.response_stall_s, self.transport.abort)
-
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self._stall = self.loop.call_later(self.response_stall_s, self.transport.abort)
-
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        _cancel(self._stall)
-
-    def _update_timer(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_timer()
-        elif self._timer is None:
-            self._timer = self.loop.call_later(self.headers_timeout_s, self.transport.close)
-            self.without_request[self] = None
-
-    def _stop_timer(self) -> None:
-        self.without_request.pop(self, None)
-        _cancel(self._timer)
-        self._timer = None
-
-
-def _cancel(timer: asyncio.TimerHandle | None) -> None:
-    if timer is not None:
-        timer.cancel()
 
 
 class Listener(uvicorn.Server):
@@ -175,13 +94,6 @@ class Listener(uvicorn.Server):
         await cancel_tasks([draining])
         self.config.timeout_graceful_shutdown = max(1, round(self._drain_s - (time.monotonic() - started_s)))
         await super().shutdown(sockets)
-
-
-async def trim_memory_periodically() -> None:
-    """Return free heap memory to the system: requests fragment the C heap, and a busy server would grow for hours."""
-    while True:
-        await asyncio.sleep(TRIM_EVERY_S)
-        await run_in_thread(trim_malloc, "malloc-trim")
 
 
 def allowed_connections(requested: int) -> int:

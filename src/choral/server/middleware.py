@@ -30,6 +30,7 @@ from choral.server.api_errors import (
 from choral.server.api_keys import ApiKey, ApiKeyStore
 from choral.server.credentials import take_secret
 from choral.server.cross_site import CrossSitePolicy
+from choral.server.direct_route import DirectRoutes
 from choral.server.metrics import ServerMetrics
 from choral.server.quota import ANONYMOUS, KeyQuotas, Principal
 from choral.server.realtime.client_secrets import ClientSecret, ClientSecrets
@@ -60,7 +61,9 @@ class RequestMiddleware:
         quotas: KeyQuotas,
         metrics: ServerMetrics,
         tracing: Tracing | None,
+        direct_routes: DirectRoutes,
     ) -> None:
+        self._direct_routes = direct_routes
         self._app, self._keys, self._quotas, self._metrics = app, keys, quotas, metrics
         self._cross_site, self._client_secrets, self._tracing = cross_site, client_secrets, tracing
         self._starts = StepLimiter(MAX_STARTS_PER_STEP)
@@ -95,7 +98,8 @@ class RequestMiddleware:
         try:
             if not scope["path"].startswith(POLLED_PATHS):
                 await self._starts.wait()
-            await self._app(scope, receive, exchange.send)
+            route = self._direct_routes.find(scope)
+            await (self._app if route is None else route.handle)(scope, receive, exchange.send)
         except Exception as error:  # a bug in a route must not take the server down
             response = internal_error_response(error, exchange.request_id)
             if exchange.status == SWITCHING_PROTOCOLS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import sys
 from dataclasses import dataclass, replace
@@ -85,11 +86,6 @@ class LoadedModel:
         device_bytes = self.info.size_bytes + capacity.n_slots * capacity.slot_bytes if is_on_gpu else 0
         return process_memory_bytes(self.engine_pid) + device_bytes
 
-    def close(self) -> None:
-        """End the processes of requests and of the engine."""
-        self.runtime.close()
-        self.model.close()
-
 
 class ModelLoader:
     def __init__(
@@ -112,24 +108,31 @@ class ModelLoader:
         path = ModelStore().pull(name)
         return _info(name, str(path), path, is_stored=True)
 
-    def load(self, info: ModelInfo, n_models: int = 1, *, in_own_process: bool = False) -> LoadedModel:
+    def load(self, info: ModelInfo, n_models: int = 1, *, in_own_process: bool = False) -> Model:
         """An engine in a process of its own returns all its memory when it is closed.
 
-        `n_models` share the memory of the device, that for decoded audio, and the downloads.
+        `n_models` share the memory of the device. Takes seconds, on any thread.
         """
         settings = replace(self._engine, memory_share=1 / n_models)
         is_on_gpu = plan_engine(settings).is_torch_on_gpu
         if (in_own_process and sys.platform == "linux") or needs_engine_process(is_on_gpu=is_on_gpu):
             engine = SupervisedEngine(info.name, settings, log_format=self._log_format)
-            model = Model(info.name, engine, engine.transcriber)
-        else:
-            transcriber = load_transcriber(info.name, settings)
-            model = Model(info.name, transcriber.engine, transcriber)
+            return Model(info.name, engine, engine.transcriber)
+        transcriber = load_transcriber(info.name, settings)
+        return Model(info.name, transcriber.engine, transcriber)
+
+    def start(self, info: ModelInfo, model: Model, n_models: int = 1) -> LoadedModel:
+        """In the event loop, which its requests then run in; if that fails, the model is closed.
+
+        `n_models` share the memory for decoded audio, and the downloads.
+        """
         prep = replace(
             self.prep, memory_bytes=self.prep.memory_bytes // n_models, fetches=max(1, self.prep.fetches // n_models)
         )
         try:
-            runtime = Runtime.for_service(model.transcriber, prep, self._at_once or model.requests_at_once)
+            n_requests = self._at_once or model.requests_at_once
+            loop = asyncio.get_running_loop()
+            runtime = Runtime.for_service(model.transcriber, prep, n_requests, loop=loop)
         except BaseException:
             model.close()
             raise

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
+from choral.api import Model
 from choral.common.aio import run_in_thread
 from choral.errors import ChoralError, EngineClosed, UsageError
 from choral.server.api_errors import ApiError
@@ -49,6 +50,7 @@ class ModelPool:
         self._entries = {info.id: PoolEntry(info, self._is_sole or info.id in pinned) for info in infos}
         self._budget = MemoryBudget(settings.models_memory_bytes)
         self._changing = asyncio.Lock()  # held while a model is loaded or unloaded
+        self._first: dict[str, Model] = {}  # loaded before the event loop runs
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @classmethod
@@ -74,6 +76,12 @@ class ModelPool:
 
     def info(self, name: str | None = None) -> ModelInfo:
         return self._entries[self.names.resolve(name)].info
+
+    @property
+    def resident_default(self) -> LoadedModel | None:
+        """The default model, if it is never unloaded."""
+        entry = self._entries[self.names.default]
+        return entry.loaded if entry.is_pinned else None
 
     @property
     def failure(self) -> str | None:
@@ -105,11 +113,13 @@ class ModelPool:
         """Load the default and the pinned models, before the event loop runs; raises the error of loading one."""
         for entry in self.entries:
             if entry.is_pinned or entry.info.id == self.names.default:
-                self._set_loaded(entry, self._load_blocking(entry))
+                self._first[entry.info.id] = self._load_blocking(entry)
 
-    def start_timers(self) -> None:
-        """Call it once the event loop runs: a model that nobody uses is unloaded too."""
+    def start(self) -> None:
+        """Call it once the event loop runs, before all else; a model that nobody uses is unloaded too."""
         for entry in self.entries:
+            if (model := self._first.pop(entry.info.id, None)) is not None:
+                self._set_loaded(entry, self._loader.start(entry.info, model, len(self._entries)))
             self._restart_timer(entry)
 
     @asynccontextmanager
@@ -162,9 +172,17 @@ class ModelPool:
         return entry.info
 
     def close(self) -> None:
-        """End all engines. Call it when the event loop has ended; a load in progress ends with this process."""
-        for loaded in self.loaded:
-            loaded.close()
+        """End all engines; a second call has no effect. Call it in the event loop, if there was one.
+
+        A load in progress ends with this process.
+        """
+        for entry in self.entries:
+            loaded, entry.loaded = entry.loaded, None
+            if loaded is not None:
+                loaded.runtime.close()
+                loaded.model.close()
+        while self._first:
+            self._first.popitem()[1].close()
 
     def _update_names(self) -> None:
         """After a model was added or removed; its aliases come and go with it."""
@@ -188,7 +206,8 @@ class ModelPool:
                 await self._unload(victim)
             started_s = self._clock()
             try:
-                loaded = await run_in_thread(lambda: self._load_blocking(entry), "model-load")
+                model = await run_in_thread(lambda: self._load_blocking(entry), "model-load")
+                loaded = self._loader.start(entry.info, model, len(self._entries))
             except ChoralError as error:
                 log.error("the model %s cannot be loaded: %s", entry.info.id, error)
                 # Without the reason, which may have paths: only the log has it.
@@ -201,7 +220,7 @@ class ModelPool:
                 await self._unload(victim)
             self._restart_timer(entry)  # those who waited for it may have left
 
-    def _load_blocking(self, entry: PoolEntry) -> LoadedModel:
+    def _load_blocking(self, entry: PoolEntry) -> Model:
         return self._loader.load(
             entry.info, len(self._entries), in_own_process=not self._is_sole or not entry.is_pinned
         )
@@ -216,7 +235,8 @@ class ModelPool:
         entry.measure()
         loaded, entry.loaded = entry.loaded, None
         if loaded is not None:
-            await run_in_thread(loaded.close, "model-unload")
+            loaded.runtime.close()  # here, because its requests run in the event loop
+            await run_in_thread(loaded.model.close, "model-unload")
             log.info("the model %s was unloaded", entry.info.id)
 
     # --- idle models ---

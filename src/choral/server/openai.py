@@ -8,15 +8,14 @@ from contextlib import AsyncExitStack
 from typing import Any, Literal
 
 from fastapi import APIRouter, Request
-from fastapi.routing import APIRoute
 from pydantic import BaseModel
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from choral.errors import AudioError, UsageError
 from choral.options import Task
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, EVENT_STREAM, ApiError, error_responses, to_api_error
 from choral.server.diarized_json import SpeakerLabels
+from choral.server.direct_route import DirectRoute
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import form_schema
 from choral.server.known_speakers import REFERENCES
@@ -46,17 +45,6 @@ class ModelBody(BaseModel):
 class ModelListBody(BaseModel):
     object: Literal["list"] = "list"
     data: list[ModelBody]
-
-
-class DirectRoute(APIRoute):
-    """FastAPI describes the route, but has no part in its requests: its layers take longer than reading the form."""
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] not in (self.methods or ()):
-            await super().handle(scope, receive, send)  # refuses it
-            return
-        response: Response = await self.endpoint(Request(scope, receive, send))
-        await response(scope, receive, send)
 
 
 def make_router(service: Service) -> APIRouter:
@@ -111,7 +99,8 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
         to_tokens = model.text_tokens if speech.options.token_logprobs else None
         try:
             if not speech.form.is_streamed:
-                transcript = await cancel_on_disconnect(request.receive, _transcribe(service, request, speech, None))
+                work = _transcribe(service, request, speech, None)
+                transcript = await cancel_on_disconnect(request.scope, request.receive, work)
                 tokens = to_tokens and [token for segment in transcript.segments for token in to_tokens(segment)]
                 return add_warnings(transcript_response(transcript, speech, tokens), speech.warnings)
             upload = stack.pop_all()  # stays open until the stream has ended
@@ -122,7 +111,7 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
 
             labels = SpeakerLabels(speech.form.known_speaker_names) if speech.options.diarize else None
             stream = TranscriptStream(transcribe, to_tokens, labels, has_languages=speech.form.has_languages)
-            await cancel_on_disconnect(request.receive, stream.start())
+            await cancel_on_disconnect(request.scope, request.receive, stream.start())
         except ClientClosedRequest:
             return Response(status_code=CLIENT_CLOSED_REQUEST)
         return add_warnings(EventStreamResponse(stream), speech.warnings)

@@ -257,7 +257,7 @@ class EventStreamResponse(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            await cancel_on_disconnect(receive, self._send_all(send))
+            await cancel_on_disconnect(scope, receive, self._send_all(send))
         except ClientClosedRequest:
             return
         finally:

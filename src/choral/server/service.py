@@ -21,6 +21,7 @@ from choral.server.metrics import ServerMetrics
 from choral.server.model_loader import LoadedModel
 from choral.server.model_names import ModelNames
 from choral.server.model_pool import ModelPool
+from choral.server.realtime.session_host import SessionHost, SessionLimits
 from choral.server.realtime.session_registry import SessionRegistry
 from choral.server.settings import ServerSettings
 from choral.server.tracing import set_attribute, span
@@ -96,6 +97,16 @@ class Service:
             with self.requests.admit():
                 loaded = await stack.enter_async_context(self.models.use(name))
             yield loaded
+
+    def session_host(self, loaded: LoadedModel) -> SessionHost:
+        """For live sessions with this model in the server's process."""
+        return SessionHost(
+            transcriber=loaded.transcriber,
+            names=self.names.of_model(loaded.id),
+            limits=SessionLimits.of(self.settings),
+            metrics=self.realtime.metrics,
+            slots=self.realtime.slots,
+        )
 
     async def run(self, request: TranscribeRequest, on_event: OnEvent, *, is_refusable: bool = True) -> Transcript:
         """An exception in `on_event` refuses the request: if it `is_refusable`, `AudioOpened` comes before all text."""

@@ -92,6 +92,13 @@ class ServerSettings:
         256, "requests that may be running or waiting; more are refused before they are read", within=(1, 10**6)
     )
     realtime_sessions: int = option(64, "concurrent live sessions; more are refused", within=(1, 65_536))
+    realtime_processes: int = option(
+        -1,
+        "processes for live sessions; 0: they run in the server's own "
+        "(default: one for each CPU core but one with a GPU, else 0)",
+        metavar="N",
+        within=(-1, 4096),
+    )
     realtime_message_bytes: int = option(
         4 * MIB, "largest message of a live session", metavar="BYTES", within=(1024, 2**30)
     )

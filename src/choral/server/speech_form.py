@@ -7,6 +7,7 @@ fields, and OpenAI's that OpenAI ignores, are refused or named in a warning.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, WithJsonSchema, model_validator
@@ -41,6 +42,7 @@ ResponseFormat = Literal["json", "text", "srt", "verbose_json", "vtt", "diarized
 Granularity = Literal["segment", "word"]
 MAX_PROMPT_CHARACTERS = 4096  # the model uses the last 224 tokens, about 900 letters of English
 MAX_VAD_MS = 60_000
+MAX_KEPT_FORMS, MAX_KEPT_CHARACTERS = 64, 512  # forms whose fields need not be checked again
 CHUNKING = '"auto" or an object whose type is "server_vad"'
 UNSUPPORTED = "unsupported_value"
 LISTS = ("timestamp_granularities", "include", "languages", "keywords", "temperature", NAMES, REFERENCES)
@@ -213,15 +215,33 @@ class SpeechRequest:
     warnings: tuple[str, ...] = ()  # what was asked for and is not done
 
 
+SpeechFields = tuple[SpeechForm, TranscribeOptions, tuple[str, ...]]  # the last are the warnings
+
+
 def read_speech_request(form: Form, task: Task, *, unknown_fields: UnknownFields = "refuse") -> SpeechRequest:
+    n_characters = sum(len(name) + len(text) for name, text in form.fields)
+    if n_characters <= MAX_KEPT_CHARACTERS and all(name == "file" for name, _ in form.files):
+        speech, options, warnings = _read_fields_once(form.fields, task, unknown_fields)
+    else:
+        speech, options, warnings = _read_fields(form, task, unknown_fields)
+    audio, audio_param = pick_audio(form.files, speech.url)
+    return SpeechRequest(speech, options, audio, audio_param, warnings)
+
+
+@lru_cache(MAX_KEPT_FORMS)
+def _read_fields_once(fields: tuple[tuple[str, str], ...], task: Task, unknown_fields: UnknownFields) -> SpeechFields:
+    """Clients send the same few fields with every file, and checking them takes longer than splitting the form."""
+    return _read_fields(Form(fields, ()), task, unknown_fields)
+
+
+def _read_fields(form: Form, task: Task, unknown_fields: UnknownFields) -> SpeechFields:
     values = _read_values(form)
     warnings: tuple[str, ...] = ()
     if unknown_fields == "warn" and (unknown := [name for name in values if name not in KNOWN_NAMES]):
         values = {name: value for name, value in values.items() if name in KNOWN_NAMES}
         warnings = (unknown_fields_warning(unknown),)
     speech = validate(SpeechForm, values)
-    audio, audio_param = pick_audio(form.files, speech.url)
-    return SpeechRequest(speech, speech.options(task), audio, audio_param, (*warnings, *speech.warnings))
+    return speech, speech.options(task), (*warnings, *speech.warnings)
 
 
 def _read_values(form: Form) -> dict[str, Any]:

@@ -1,15 +1,12 @@
 """The streaming reader of uploaded forms: text fields, and files that go to disk beyond a small size.
 
-Bytes are counted as they arrive. A request that is too large is refused before it is read if it declares its length,
-and otherwise at the limit; one that stalls or takes too long gets a 408. Text fields have a limit of their own, because
-they are held in memory and decoded in the event loop.
+Text fields have a limit of their own, because they are held in memory and decoded in the event loop; `request_body` has
+the limits of all requests.
 """
 
 from __future__ import annotations
 
-import asyncio
 import io
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -26,10 +23,10 @@ from starlette.requests import ClientDisconnect, Request
 
 from choral.audio.spool import cannot_store
 from choral.common.aio import close_in_thread
-from choral.common.sizes import binary_size
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
 from choral.server.regular_form import split_form
+from choral.server.request_body import limited_body, read_whole, too_large
 from choral.server.settings import ServerSettings
 from choral.serving.input_sources import OpenFile
 
@@ -56,17 +53,16 @@ async def read_form(request: Request, settings: ServerSettings, slot: UploadSlot
     length = request.headers.get("content-length", "")
     n_bytes = int(length) if length.isdecimal() else None
     if n_bytes is not None and n_bytes > settings.max_upload_bytes:
-        raise _too_large(n_bytes, settings.max_upload_bytes)
+        raise too_large(n_bytes, settings.max_upload_bytes)
     kind = _require_form(request)
-    body = limited_body(request, settings, slot)
     uploads: list[UploadFile] = []
     with _as_api_errors():
         if kind == URLENCODED:
-            form = Form(await _read_urlencoded(body), ())
+            form = Form(await _read_urlencoded(limited_body(request, settings, slot)), ())
         elif n_bytes is not None and n_bytes <= SMALL_FORM_BYTES:
-            form, uploads = await _read_small(request, body)
+            form, uploads = await _read_small(request, await read_whole(request, settings, slot))
         else:
-            form, uploads = await _read_multipart(request, body)
+            form, uploads = await _read_multipart(request, limited_body(request, settings, slot))
     try:
         yield form
     finally:
@@ -79,7 +75,7 @@ async def read_body(request: Request, settings: ServerSettings, slot: UploadSlot
     """The body as a file, for requests that are audio and no form; closed on exit."""
     length = request.headers.get("content-length", "")
     if length.isdecimal() and int(length) > settings.max_upload_bytes:
-        raise _too_large(int(length), settings.max_upload_bytes)
+        raise too_large(int(length), settings.max_upload_bytes)
     spooled = SpooledTemporaryFile(max_size=MultiPartParser.spool_max_size)  # noqa: SIM115  closed below
     upload = UploadFile(spooled, size=0)  # type: ignore[arg-type]
     try:
@@ -91,46 +87,6 @@ async def read_body(request: Request, settings: ServerSettings, slot: UploadSlot
         yield _open_file(None, content)
     finally:
         _close(upload)
-
-
-async def limited_body(request: Request, settings: ServerSettings, slot: UploadSlot) -> AsyncGenerator[bytes, None]:
-    """The body in pieces, within the limits of size and time."""
-    deadline_s = time.monotonic() + settings.upload_timeout_s
-    body = request.stream()
-    while True:
-        left_s = deadline_s - time.monotonic()
-        try:
-            if slot.is_evicted:
-                raise TimeoutError
-            async with asyncio.timeout(min(settings.upload_stall_s, left_s)) as slot.timeout:
-                piece = await anext(body, None)
-        except TimeoutError as error:
-            reason = (
-                f"stalled for {settings.upload_stall_s:g} s" if left_s > settings.upload_stall_s else "took too long"
-            )
-            if slot.is_evicted:
-                reason = f"was slower than {settings.upload_min_rate:,} bytes/s while other requests waited"
-            text = f"the upload {reason}: try again on a faster connection"
-            raise ApiError(text, status=408, code="upload_timeout") from error
-        finally:
-            slot.timeout = None
-        if piece is None:
-            slot.is_reading = False
-            return
-        slot.n_bytes += len(piece)
-        if slot.n_bytes > settings.max_upload_bytes:
-            raise _too_large(slot.n_bytes, settings.max_upload_bytes)
-        yield piece
-
-
-def _too_large(size_bytes: int, limit_bytes: int) -> ApiError:
-    return ApiError(
-        f"the request has {binary_size(size_bytes)} ({size_bytes:,} bytes), the limit is {binary_size(limit_bytes)} "
-        f"({limit_bytes:,} bytes): send a shorter or compressed file",
-        status=413,
-        param="file",
-        code="request_too_large",
-    )
 
 
 def _require_text_size(n_bytes: int) -> None:
@@ -231,9 +187,8 @@ async def _read_multipart(request: Request, body: AsyncGenerator[bytes, None]) -
     return Form(fields, files), [value for _, value in uploads]
 
 
-async def _read_small(request: Request, body: AsyncGenerator[bytes, None]) -> tuple[Form, list[UploadFile]]:
-    """Collects the form first: to read it as a whole is much faster."""
-    whole = b"".join([piece async for piece in body])
+async def _read_small(request: Request, whole: bytes) -> tuple[Form, list[UploadFile]]:
+    """To read a form as a whole is much faster."""
     form = _read_regular(request.headers["content-type"], whole)
     return (form, []) if form is not None else await _read_multipart(request, _only(whole))
 

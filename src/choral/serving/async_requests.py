@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import CancelledError
@@ -39,6 +40,7 @@ class AsyncRequests:
         self._starter = starter
         self._waiting: deque[tuple[Callable[[RequestEvent], None], RequestEvent]] = deque()
         self._is_awake = False  # the loop will look at the events that wait
+        self._thread_id = 0  # of the loop
 
     async def transcribe(self, request: TranscribeRequest, on_event: OnEvent) -> Transcript:
         """`on_event` gets all events but the last, in the loop and in the caller's context, before this returns.
@@ -46,6 +48,7 @@ class AsyncRequests:
         Cancelling the task that awaits this cancels the request; so does an exception in `on_event`, which is raised.
         """
         loop, context = asyncio.get_running_loop(), contextvars.copy_context()
+        self._thread_id = threading.get_ident()
         ended: asyncio.Future[Transcript] = loop.create_future()
 
         def apply(event: RequestEvent) -> None:
@@ -70,7 +73,10 @@ class AsyncRequests:
         if not self._is_awake:
             self._is_awake = True
             with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._apply_waiting)
+                if threading.get_ident() == self._thread_id:
+                    loop.call_soon(self._apply_waiting)
+                else:
+                    loop.call_soon_threadsafe(self._apply_waiting)
 
     def _apply_waiting(self) -> None:
         for _ in range(min(len(self._waiting), MAX_EVENTS_PER_STEP)):

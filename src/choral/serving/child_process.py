@@ -23,8 +23,8 @@ from choral.errors import EngineError
 
 # The child gets its parent's module search path, which excludes the working directory.
 _START = (
-    "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from choral.serving import {module}; {module}.main(*json.loads(sys.argv[2]))"
+    "import importlib, json, sys; sys.path[:] = json.loads(sys.argv[1]); "
+    "importlib.import_module(sys.argv[2]).main(*json.loads(sys.argv[3]))"
 )
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 _PR_SET_PDEATHSIG = 1
@@ -38,11 +38,11 @@ def start_child(
     fds: Sequence[int] = (),
     environment: Mapping[str, str] = ONE_THREAD,
 ) -> subprocess.Popen[bytes]:
-    """Run `main(*arguments)` of a module of this package. Call it on a thread that lives as long as the child:
+    """Run `main(*arguments)` of a module. Call it on a thread that lives as long as the child:
 
     Linux kills the child when the thread that started it ends.
     """
-    command = [sys.executable, "-P", "-c", _START.format(module=module), json.dumps(sys.path), json.dumps(arguments)]
+    command = [sys.executable, "-P", "-c", _START, json.dumps(sys.path), module, json.dumps(arguments)]
     try:
         # Python chooses at the first use, and passes over a disk that is full then: here that is when a service starts.
         variables = {**os.environ, "TMPDIR": tempfile.gettempdir(), **environment}

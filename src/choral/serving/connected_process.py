@@ -51,7 +51,7 @@ class ConnectedProcess:
         try:
             arguments = [os.getpid(), child_engine_end.fileno(), decode_name]
             self._process = start_child(
-                "request_process", arguments, child_channel.fileno(), [child_engine_end.fileno()]
+                "choral.serving.request_process", arguments, child_channel.fileno(), [child_engine_end.fileno()]
             )
         except BaseException:
             self._channel.close()
@@ -146,8 +146,13 @@ class ConnectedProcess:
             self.kill()
             return self._process.wait()
 
-    def close(self) -> None:
+    def disconnect(self) -> None:
+        """Close the connection, which ends the process; a second call has no effect."""
+        if self._channel.fileno() >= 0:
+            self._selector.unregister(self._channel)
+            self._channel.close()
+
+    def end(self) -> None:
+        """Kill it, and wait until its memory is free."""
         self._process.kill()
         self._process.wait()
-        self._selector.unregister(self._channel)
-        self._channel.close()

@@ -123,7 +123,7 @@ class EngineProcess:
         try:
             with child_control:
                 arguments = [os.getpid(), *self._arguments]
-                process = start_child("engine_main", arguments, child_control.fileno(), environment={})
+                process = start_child("choral.serving.engine_main", arguments, child_control.fileno(), environment={})
         except EngineError as error:
             started.set_exception(error)
             return

@@ -23,7 +23,7 @@ from choral.serving.request_events import (
     SegmentReady,
     TranscribeRequest,
 )
-from choral.serving.request_inputs import SharedInput
+from choral.serving.request_inputs import InputLimits, SharedInput
 from choral.serving.request_protocol import (
     ProcessMessage,
     StartMessage,
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("choral.serving")
 Phase = Literal["waiting", "fetching", "decoding", "transcribing"]
+CANCEL_GRACE_S = 5.0  # for a request to notice that it was cancelled
 _numbers = itertools.count(1)
 
 
@@ -99,6 +100,12 @@ class PooledRequest:
         self.process = None
         self._segments = []
         self.enter("waiting")
+
+    def late_s(self, now_s: float, limits: InputLimits) -> float:
+        """For how long it has been expected to end: it was cancelled, or decoding takes longer than it may."""
+        if self.cancelled_s is not None:
+            return now_s - max(self.cancelled_s, self.phase_s) - CANCEL_GRACE_S
+        return 0.0 if self.phase != "decoding" else now_s - self.phase_s - limits.max_decode_s(self.client_waits)
 
     def apply(self, message: ProcessMessage) -> None:
         """A message of the process about this request, except its failure."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from choral.errors import EngineError, UsageError
@@ -28,14 +28,24 @@ MAX_REQUESTS_PER_PROCESS = 2_000
 MAX_START_FAILURES = 3  # in a row, of processes that end before they are ready
 MAX_START_KILLS = 30  # likewise, if the last was killed from outside, which says little about the next
 HANG_GRACE_S = 3.0  # for a decoder to notice its timeout itself
-CANCEL_GRACE_S = 5.0  # for a request to notice that it was cancelled
 SILENT_S, MAX_SILENT_S, MAX_START_S = 5.0, 30.0, 120.0  # a process that does not answer: ask, kill; while it starts
 
 
+# Runs a function that may block on a thread, and then the other with its result where the state is owned.
+RunInBackground = Callable[[Callable[[], Any], Callable[[Any], None]], None]
+
+
 class RequestDispatcher:
-    def __init__(self, settings: PoolSettings, start_process: Callable[[], ConnectedProcess]) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings,
+        start_process: Callable[[], ConnectedProcess],
+        run_in_background: RunInBackground,
+    ) -> None:
         self.processes: list[ConnectedProcess] = []
         self._settings, self._start_process = settings, start_process
+        self._run_in_background = run_in_background
+        self._n_ending = 0  # processes that have closed their connection, and whose exit status is not known yet
         self._lanes = {waits: RequestLane(settings.fetches, settings.n_fetches_per_host) for waits in (True, False)}
         self._suspects: deque[PooledRequest] = deque()
         self._n_start_failures = 0
@@ -62,7 +72,7 @@ class RequestDispatcher:
                 lane.start_fetch(request)
                 self._send(process, request, "fetching")
         self._dispatch_suspect()
-        while len(self._usable) < self._settings.n_kept and not self._n_start_failures:
+        while len(self._usable) + self._n_ending < self._settings.n_kept and not self._n_start_failures:
             if not self._try_start(is_needed=False):
                 break
 
@@ -80,14 +90,14 @@ class RequestDispatcher:
 
     def check_deadlines(self) -> None:
         """Kill processes that hang; the requests that caused it fail, the others run again."""
-        now_s = time.monotonic()
+        now_s, limits = time.monotonic(), self._settings.limits
         for process in [each for each in self.processes if each.requests]:
             silent_s = now_s - process.last_message_s
             if not process.is_ready:
                 if silent_s > MAX_START_S:
                     process.kill()
                 continue
-            late = [(each, late_s) for each in process.requests.values() if (late_s := self._late_s(each, now_s)) > 0]
+            late = [(each, late_s) for each in process.requests.values() if (late_s := each.late_s(now_s, limits)) > 0]
             if stuck := [each for each, late_s in late if late_s > HANG_GRACE_S]:
                 self._fail_stuck(process, stuck, silent_s)
             if stuck or silent_s > MAX_SILENT_S:
@@ -104,9 +114,12 @@ class RequestDispatcher:
 
     def close(self) -> None:
         for process in self.processes:
-            process.close()
+            process.disconnect()
+            process.kill()
             for request in process.requests.values():
                 request.shared.close()
+        for process in self.processes:
+            process.end()
         self.processes.clear()
 
     @property
@@ -122,7 +135,8 @@ class RequestDispatcher:
     def _choose(self, client_waits: bool | None) -> ConnectedProcess | None:
         """The least loaded process with room in this lane; None: of any load, for a download."""
         usable = self._usable
-        if len(usable) < self._settings.n_processes and all(each.requests for each in usable):
+        n_missing = self._settings.n_processes - len(usable) - self._n_ending
+        if n_missing > 0 and all(each.requests for each in usable):
             usable += self._try_start(is_needed=not usable)
         if client_waits is not None:
             usable = [each for each in usable if each.n_running(client_waits) < self._settings.n_requests]
@@ -167,7 +181,8 @@ class RequestDispatcher:
 
     def _remove(self, process: ConnectedProcess) -> None:
         self.processes.remove(process)
-        process.close()
+        process.disconnect()
+        self._run_in_background(process.end, lambda _: None)  # freeing its memory takes milliseconds
 
     # Messages
 
@@ -225,8 +240,12 @@ class RequestDispatcher:
 
     def _handle_exit(self, process: ConnectedProcess) -> None:
         self.processes.remove(process)
-        returncode = process.wait()
-        process.close()
+        process.disconnect()
+        self._n_ending += 1
+        self._run_in_background(process.wait, lambda returncode: self._handle_death(process, returncode))
+
+    def _handle_death(self, process: ConnectedProcess, returncode: int) -> None:
+        self._n_ending -= 1
         requests = list(process.requests.values())
         if not process.is_ready and self._has_start_failed(returncode):
             text = f"could not start a request process ({death_reason(returncode)}): run `choral doctor`"
@@ -272,14 +291,6 @@ class RequestDispatcher:
             else:
                 lane.add(request)
 
-    def _late_s(self, request: PooledRequest, now_s: float) -> float:
-        """For how long it has been expected to end: it was cancelled, or decoding takes longer than it may."""
-        if request.cancelled_s is not None:
-            return now_s - max(request.cancelled_s, request.phase_s) - CANCEL_GRACE_S
-        if request.phase != "decoding":
-            return 0.0
-        return now_s - request.phase_s - self._settings.limits.max_decode_s(request.client_waits)
-
     def _fail_stuck(self, process: ConnectedProcess, stuck: list[PooledRequest], silent_s: float) -> None:
         """If the process answers, these hang by themselves; if it does not, any of those that decode may block it."""
         n_decoding = sum(each.phase == "decoding" and not each.is_done for each in process.requests.values())
@@ -287,7 +298,3 @@ class RequestDispatcher:
             for request in stuck:
                 timeout_s = self._settings.limits.max_decode_s(request.client_waits)
                 request.fail(decode_timeout(request.name, timeout_s))  # no effect on one that was cancelled
-
-
-def phases_of(requests: Any) -> Iterator[str]:
-    return (request.phase for request in requests if not request.is_done)

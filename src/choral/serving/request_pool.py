@@ -1,13 +1,14 @@
 """A pool of request processes: requests in, events out, with everything between them in other processes.
 
 `start` and `cancel` may be called from any thread and never block; events are reported on the pool's own thread, which
-owns all state. Processes are started on demand, except for a few that are kept. A process that crashes, hangs or
-exhausts its memory costs only the request that caused it: the others run again in another process, and their events
-continue where they were.
+owns all state, or in the event loop that it was given instead. Processes are started on demand, except for a few that
+are kept. A process that crashes, hangs or exhausts its memory costs only the request that caused it: the others run
+again in another process, and their events continue where they were.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import selectors
@@ -25,7 +26,7 @@ from choral.serving.connected_process import ConnectedProcess
 from choral.serving.host_limiter import host_of
 from choral.serving.pool_settings import N_LANES, PoolSettings
 from choral.serving.pooled_request import PooledRequest
-from choral.serving.request_dispatcher import RequestDispatcher, phases_of
+from choral.serving.request_dispatcher import RequestDispatcher
 from choral.serving.request_events import OnEvent, TranscribeRequest
 from choral.serving.request_inputs import share_input
 from choral.serving.request_protocol import ProcessConfig
@@ -33,6 +34,7 @@ from choral.serving.request_run import DecodeFunction
 
 log = logging.getLogger("choral.serving")
 CHECK_INTERVAL_S = 0.5  # of deadlines
+MAX_READY_PER_STEP = 4  # processes whose messages are read in one step of an event loop
 
 
 @dataclass(frozen=True)
@@ -56,8 +58,13 @@ class RequestPool:
         settings: PoolSettings,
         *,
         decode: DecodeFunction = decode_into,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`add_client` connects a process to the engine. `decode` is what processes run: a module-level function."""
+        """`add_client` connects a process to the engine. `decode` is what processes run: a module-level function.
+
+        With the `loop` that runs in the calling thread, the pool works there: a thread of its own would compete with
+        the loop for the GIL, at each of several messages for every request. It must be closed in the same thread.
+        """
         self.settings = settings
         config = ProcessConfig(
             limits=settings.limits,
@@ -70,7 +77,7 @@ class RequestPool:
         def start_process() -> ConnectedProcess:
             return ConnectedProcess(self._selector, add_client, config, decode_name)
 
-        self._dispatcher = RequestDispatcher(settings, start_process)
+        self._dispatcher = RequestDispatcher(settings, start_process, self._run_in_background)
         self._wake_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._selector.register(self._wake_fd, selectors.EVENT_READ)
         weakref.finalize(self, os.close, self._wake_fd)  # not in `close`: another thread may be about to write to it
@@ -79,8 +86,14 @@ class RequestPool:
         self._requests: dict[int, PooledRequest] = {}  # that have not ended
         self._is_closed = False
         self._next_check_s = 0.0
-        self._thread = threading.Thread(target=self._run, name="choral-requests", daemon=True)
-        self._thread.start()
+        self._loop = loop
+        self._timer: asyncio.TimerHandle | None = None  # of the loop, for the next check
+        if loop is None:
+            self._thread = threading.Thread(target=self._run, name="choral-requests", daemon=True)
+            self._thread.start()
+        else:
+            self._thread = threading.current_thread()
+            loop.add_reader(self._selector.fileno(), self._run_in_loop)
         self._wake()  # starts the processes that are kept
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> PooledRequest:
@@ -102,7 +115,7 @@ class RequestPool:
 
     @property
     def backlog(self) -> RequestBacklog:
-        phases = Counter(phases_of(list(self._requests.values())))
+        phases = Counter[str](request.phase for request in list(self._requests.values()) if not request.is_done)
         return RequestBacklog(**{phase: phases[phase] for phase in RequestBacklog.__dataclass_fields__})
 
     @property
@@ -112,7 +125,11 @@ class RequestPool:
 
     def close(self) -> None:
         """Cancel all requests and end the processes."""
-        self._is_closed = True
+        is_first, self._is_closed = not self._is_closed, True
+        if self._loop is not None:
+            if is_first:
+                self._end_all()
+            return
         self._wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
@@ -130,31 +147,47 @@ class RequestPool:
 
     def _call(self, function: Callable[[Any], None], argument: Any) -> None:
         self._calls.append((function, argument))
-        if not self._is_awake:
+        if self._is_awake:
+            return
+        if self._loop is not None and threading.current_thread() is self._thread:
+            self._run_in_loop(has_messages=False)
+        else:
             self._wake()
 
     def _wake(self) -> None:
         os.eventfd_write(self._wake_fd, 1)
+
+    def _run_in_background(self, work: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        def run() -> None:
+            self._call(then, work())
+
+        threading.Thread(target=run, name="choral-process-end", daemon=True).start()
 
     # The pool's thread
 
     def _run(self) -> None:
         try:
             while not self._is_closed:
-                self._step()
+                self._is_awake = False  # from here on, calls wake the selector
+                self._step(self._selector.select(0 if self._calls else self._timeout_s()))
         except BaseException:
             log.critical("the request pool has failed: please report it", exc_info=True)
         finally:
-            self._is_closed = True
-            self._dispatcher.close()
-            for request in list(self._requests.values()):
-                request.end_cancelled()
-                request.shared.close()
-            self._selector.close()
+            self._end_all()
 
-    def _step(self) -> None:
-        self._is_awake = False  # from here on, calls wake the selector
-        ready = self._selector.select(0 if self._calls else self._timeout_s())
+    def _end_all(self) -> None:
+        self._is_closed = True
+        if self._loop is not None:
+            self._loop.remove_reader(self._selector.fileno())
+            if self._timer is not None:
+                self._timer.cancel()
+        self._dispatcher.close()
+        for request in list(self._requests.values()):
+            request.end_cancelled()
+            request.shared.close()
+        self._selector.close()
+
+    def _step(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
         self._is_awake = True
         for key, events in ready:
             if key.data is None:
@@ -168,6 +201,28 @@ class RequestPool:
             self._dispatcher.check_deadlines()
             self._next_check_s = time.monotonic() + CHECK_INTERVAL_S
         self._dispatcher.dispatch()
+
+    def _run_in_loop(self, *, has_messages: bool = True) -> None:
+        """One step, with the messages of a few processes: engines end many requests at once."""
+        assert self._loop is not None
+        if self._is_closed:
+            return
+        try:
+            self._step(self._selector.select(0)[:MAX_READY_PER_STEP] if has_messages else [])
+        except Exception:
+            log.critical("the request pool has failed: please report it", exc_info=True)
+            self._end_all()
+            return
+        self._is_awake = False
+        if self._calls:  # of a thread that found it awake
+            self._wake()
+        timeout_s = self._timeout_s()
+        if self._timer is None and timeout_s is not None:
+            self._timer = self._loop.call_later(timeout_s, self._check_in_loop)
+
+    def _check_in_loop(self) -> None:
+        self._timer = None
+        self._run_in_loop(has_messages=False)
 
     def _timeout_s(self) -> float | None:
         """Until the next check of deadlines; while nothing runs, there are none."""

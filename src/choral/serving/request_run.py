@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from choral.audio.constants import SAMPLE_RATE
-from choral.audio.growing_recording import GrowingRecording
+from choral.audio.growing_recording import GrowingRecording, decode_at_once
 from choral.audio.recording import OnProgress, Recording, decode_into, raise_if_cancelled
 from choral.audio.samples import SampleSink
 from choral.audio.source import AudioSource
@@ -46,6 +46,7 @@ DecodeFunction = Callable[
     [SampleSink, AudioSource, float, OnProgress | None, threading.Event, Channels], tuple[str, ...]
 ]
 OpenFunction = Callable[[AbortHandle], AudioSource | Recording]
+SHORT_BYTES = 512 * 1024  # 16 s of wav; a file that is no larger is decoded before anything else, without a thread
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +154,8 @@ class RequestRun:
             self._report(AudioOpened(sink.n_samples / SAMPLE_RATE, fetch_s, time.monotonic() - started_s))
             return warnings
 
-        return GrowingRecording(decode, source.name, limits.max_memory_s)
+        open_recording = decode_at_once if source.n_bytes <= SHORT_BYTES else GrowingRecording
+        return open_recording(decode, source.name, limits.max_memory_s)
 
     def _report_progress(self, done_s: float, total_s: float) -> None:
         self._report(Progressed(done_s, total_s))

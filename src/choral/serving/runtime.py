@@ -7,6 +7,7 @@ finish. The engine stays in the calling process and serves the request processes
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from concurrent.futures import CancelledError
 from queue import SimpleQueue
@@ -65,8 +66,12 @@ class Runtime:
         settings: PoolSettings | None = None,
         *,
         decode: DecodeFunction = decode_into,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
-        """`n_requests` at once keep the engine busy. Processes start on demand; `decode` is what they run."""
+        """`n_requests` at once keep the engine busy. Processes start on demand; `decode` is what they run.
+
+        With a `loop`, see `RequestPool`.
+        """
         self.plan, self.n_requests = plan, n_requests
         n_processes = max(1, plan.n_processes)
         self.settings = settings or PoolSettings(n_processes=n_processes, n_requests=-(-n_requests // n_processes))
@@ -74,12 +79,17 @@ class Runtime:
         self._pool: RequestPool | None = None
         self._server: EngineServer | None = None
         self._engine = transcriber.engine
+        self._on_restart: list[Callable[[], None]] = []
+        self.add_client: Callable[[socket.socket], object] | None = None  # connects a process to the engine
         if plan.n_processes and isinstance(self._engine, SupervisedEngine):
-            self._pool = RequestPool(self._engine.add_client, self.settings, decode=decode)
-            self._engine.on_restart = self._pool.renew
+            self.add_client = self._engine.add_client
+            self._engine.on_restart = self._report_restart
         elif plan.n_processes:
             self._server = EngineServer(transcriber)
-            self._pool = RequestPool(self._server.add_client, self.settings, decode=decode)
+            self.add_client = self._server.add_client
+        if self.add_client is not None:
+            self._pool = RequestPool(self.add_client, self.settings, decode=decode, loop=loop)
+            self.on_engine_restart(self._pool.renew)
 
     @classmethod
     def for_service(
@@ -89,11 +99,12 @@ class Runtime:
         n_requests: int,
         *,
         decode: DecodeFunction = decode_into,
+        loop: asyncio.AbstractEventLoop | None = None,
     ) -> Runtime:
         """For a server or a worker, with its limits on what may be read."""
         chosen = PoolSettings.of(settings, n_requests, keeps_all="cuda" in transcriber.engine.device)
         plan = plan_service(chosen.n_processes, has_engine_process=isinstance(transcriber.engine, SupervisedEngine))
-        return cls(transcriber, plan, n_requests, chosen, decode=decode)
+        return cls(transcriber, plan, n_requests, chosen, decode=decode, loop=loop)
 
     def start(self, request: TranscribeRequest, on_event: OnEvent) -> RequestHandle:
         """Never raises for an input: its errors are events, on another thread or before this returns."""
@@ -109,6 +120,14 @@ class Runtime:
                 on_event(RequestFailed(error))
                 return EndedRequest()
         return self._local.start(request, on_event)
+
+    def on_engine_restart(self, callback: Callable[[], None]) -> None:
+        """Clients of an engine whose process was started again have ended; called on another thread."""
+        self._on_restart.append(callback)
+
+    def _report_restart(self) -> None:
+        for callback in self._on_restart:
+            callback()
 
     @property
     def backlog(self) -> RequestBacklog:

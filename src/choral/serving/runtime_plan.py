@@ -56,3 +56,19 @@ def plan_service(n_processes: int, *, has_engine_process: bool = False) -> Runti
 def needs_engine_process(*, is_on_gpu: bool) -> bool:
     """Of a server: its event loop would share a Python process with an engine that is fast enough to suffer from it."""
     return is_on_gpu and sys.platform == "linux"
+
+
+def session_place(n_processes: int) -> str:
+    return (
+        f"live sessions run in {n_processes} processes" if n_processes else "live sessions run in the server's process"
+    )
+
+
+def n_session_processes(device: str, requested: int, max_sessions: int) -> int:
+    """Of a server: processes for its live sessions; 0: they run in its own, which keeps up with a slower engine.
+
+    `requested` overrides the choice unless it is negative.
+    """
+    if sys.platform != "linux" or (requested < 0 and ("cuda" not in device or n_usable_cores() < MIN_CORES)):
+        return 0
+    return min(requested if requested >= 0 else min(n_usable_cores() - 1, MAX_PROCESSES), max_sessions)

@@ -37,6 +37,18 @@ def test_job_result_equals_transcribe_in_every_format(
     assert not (job_folder / "audio" / job_id).exists()
 
 
+def test_a_job_aligns_a_text(http: httpx.Client, jfk: Path) -> None:
+    text = "And so, my fellow Americans: ask not what your country can do for you. Nobody said these words."
+    files = {"file": (jfk.name, jfk.read_bytes()), "align": ("speech.txt", text.encode())}
+    answer = http.post("/v1/jobs", files=files)
+    assert answer.status_code == 202, answer.text
+    job_id = answer.json()["id"]
+    wait_for(http, job_id, "succeeded")
+    found = http.get(f"/v1/jobs/{job_id}", params={"response_format": "verbose_json"}).json()
+    assert " ".join(word["word"] for word in found["words"]) == text
+    assert [word["start"] is None for word in found["words"]] == [False] * 14 + [True] * 4
+
+
 def test_events_are_complete_across_reconnects(http: httpx.Client, speech_clips: list[Path], tmp_path: Path) -> None:
     job_id = submit(http, joined(speech_clips, 1, tmp_path), word_timestamps="true", temperature="0")
     first = read_events(http, job_id, max_events=5)  # the connection ends in the middle
@@ -135,6 +147,10 @@ def test_invalid_audio_fails_only_its_job(http: httpx.Client, tmp_path: Path) ->
         ({"data": {"beam_size": "2.5"}, "files": {"file": b"x"}}, 400, "beam_size", "a valid integer"),
         ({"data": {"clip_timestamps": "1,b"}, "files": {"file": b"x"}}, 400, "clip_timestamps", "a valid number"),
         ({"data": {"url": "https://example.org/a"}, "files": {"file": b"x"}}, 400, "file", "more than one audio"),
+        ({"json": {"url": "https://example.org/a", "align": "?"}}, 400, "align", "no letters or digits"),
+        ({"json": {"url": "https://example.org/a", "align": "a", "channels": "split"}}, 400, "align", "all channels"),
+        ({"files": {"file": b"x", "align": b"\xff\xfe"}}, 400, "align", "not text in UTF-8"),
+        ({"data": {"align": "a"}, "files": {"file": b"x", "align": b"b"}}, 400, "align", "twice"),
     ],
     ids=lambda value: str(value)[:40],
 )  # fmt: skip

@@ -14,7 +14,6 @@ from typing import Any, Literal, get_args
 
 from fastapi import APIRouter, WebSocket
 from pydantic import Field
-from starlette.datastructures import State
 from starlette.types import Message
 from starlette.websockets import WebSocketDisconnect
 
@@ -24,6 +23,7 @@ from choral.server.dialects import deepgram
 from choral.server.dialects.deepgram import LISTEN, ListenFields, query_pairs, served_model
 from choral.server.dialects.deepgram_results import LiveResults
 from choral.server.dialects.dialect_request import read_fields
+from choral.server.quota import principal_of
 from choral.server.realtime.audio_formats import G711_RATE
 from choral.server.realtime.client_events import parse_object
 from choral.server.realtime.session import SessionStart
@@ -113,10 +113,6 @@ class DeepgramSocket:
         )
         self.connection: WebSocketConnection | None = None
 
-    @property
-    def state(self) -> State:
-        return self._websocket.state
-
     async def receive(self) -> Message:
         """The next message as one of OpenAI's; those without a counterpart change nothing but the idle time."""
         message = await self._websocket.receive()
@@ -178,11 +174,14 @@ def make_router(service: Service) -> APIRouter:
                 await websocket.send_denial_response(error_response(to_api_error(error)))
                 return
             socket = DeepgramSocket(websocket, fields, model)
-            connection = WebSocketConnection(socket, service, loaded, SessionStart(config, is_beta=False))
+            start, charge = SessionStart(config, is_beta=False), principal_of(websocket).charge_used
+            connection = WebSocketConnection(socket, service.session_host(loaded), start, charge)
             socket.connection = connection
-            with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
-                await websocket.accept(subprotocol=_subprotocol(websocket))
-                await connection.run()
+            with contextlib.suppress(WebSocketDisconnect):
+                with service.realtime.register(connection.drain):
+                    await websocket.accept(subprotocol=_subprotocol(websocket))
+                    await connection.run()
+                await connection.close()
 
     return router
 

@@ -17,9 +17,9 @@ from starlette.responses import Response
 from choral.errors import AudioError
 from choral.options import TranscribeOptions
 from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_responses, to_api_error
+from choral.server.direct_route import DirectRoute
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import FormModel, validate
-from choral.server.openai import DirectRoute
 from choral.server.quota import principal_of
 from choral.server.request_warnings import unknown_fields_warning
 from choral.server.service import Service
@@ -90,7 +90,7 @@ async def transcribe_for(
         audio, options, model=model, client_waits=True, on_duration=charge if principal.has_audio_limit else None
     )
     try:
-        return await cancel_on_disconnect(request.receive, work)
+        return await cancel_on_disconnect(request.scope, request.receive, work)
     except AudioError as error:
         api_error = to_api_error(error)
         api_error.param = audio_param

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, get_args
 
-from starlette.datastructures import State
 from starlette.types import Message
 
 from choral.common.aio import cancel_tasks
@@ -50,7 +49,6 @@ class LiveUtterance:
             ),
             turn_detection=None,
         )
-        self.state = State({"principal": ANONYMOUS})
         self._messages: asyncio.Queue[Message] = asyncio.Queue(MAX_WAITING)
         self._text: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
         self._task = asyncio.create_task(self._run())
@@ -83,7 +81,8 @@ class LiveUtterance:
         try:
             async with self._service.hold_model(self._model) as loaded:
                 start = SessionStart(self._config, is_beta=False)
-                await WebSocketConnection(self, self._service, loaded, start).run()
+                host = self._service.session_host(loaded)
+                await WebSocketConnection(self, host, start, ANONYMOUS.charge_used).run()
         except ClientLeft:
             pass  # the dialect notices it too
         except ChoralError as error:

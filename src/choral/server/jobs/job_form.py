@@ -6,6 +6,7 @@ JSON carries them with their types.
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +15,9 @@ from typing import Any
 from pydantic import Field, create_model
 from starlette.requests import Request
 
-from choral.options import Priority
+from choral.errors import UsageError
+from choral.jobs.request import check_job_text
+from choral.options import Priority, TranscribeOptions
 from choral.remote.urls import redact_url
 from choral.server.admission import UploadSlot
 from choral.server.api_errors import ApiError
@@ -37,11 +40,14 @@ from choral.server.forms import (
     validate_json,
 )
 from choral.server.jobs.job_store import NewJob
+from choral.server.request_body import limited_body
 from choral.server.settings import ServerSettings
 from choral.server.speech_form import Text
-from choral.server.upload import Form, content_type, limited_body, read_form
+from choral.server.text_file import take_text
+from choral.server.upload import Form, content_type, read_form
 
 MAX_JSON_BYTES = 256 * 1024
+ALIGN = "align"
 
 
 class _JobFields(FormModel):
@@ -49,6 +55,7 @@ class _JobFields(FormModel):
     model: Text | None = Field(None, description="a model of this server; the default one when not given")
     priority: Priority = Field("interactive", description="batch jobs yield to interactive ones")
     callback: HttpUrl | None = Field(None, description="URL that receives a POST when the job has ended")
+    align: str | None = Field(None, description="a text to align with the audio; a long one as a file of this name")
     language: SpokenLanguage = option_field("language")
     languages: Languages = Field((), description=OPTIONS["languages"].metadata["help"])
     speakers: Speakers | None = option_field("speakers")
@@ -67,7 +74,9 @@ async def read_new_job(
         yield _new_job(job_id, await _read_json(request, settings, slot), None)
     else:
         async with read_form(request, settings, slot) as form:
-            yield _new_job(job_id, validate(JobForm, _form_fields(form)), form)
+            text, form = await asyncio.to_thread(take_text, form, ALIGN)
+            given = {} if text is None else {ALIGN: text}
+            yield _new_job(job_id, validate(JobForm, _form_fields(form) | given), form)
 
 
 async def _read_json(request: Request, settings: ServerSettings, slot: UploadSlot) -> _JobFields:
@@ -97,15 +106,27 @@ def _form_value(name: str, text: str) -> Any:
 
 def _new_job(job_id: str, fields: _JobFields, form: Form | None) -> NewJob:
     audio, _ = pick_audio(() if form is None else form.files, fields.url)
+    options = to_options(**fields.model_dump(include=set(OPTIONS), exclude_unset=True))
+    if fields.align is not None:
+        require_alignable(fields.align, options)
     return NewJob(
         id=job_id,
         audio=audio,
         name=redact_url(audio) if isinstance(audio, str) else audio.name,
-        options=to_options(**fields.model_dump(include=set(OPTIONS), exclude_unset=True)),
+        options=options,
         priority=fields.priority,
         callback=fields.callback,
         model=fields.model,
+        align=fields.align,
     )
+
+
+def require_alignable(text: str, options: TranscribeOptions) -> None:
+    """Refuse now what would be a failed job."""
+    try:
+        check_job_text(text, options)
+    except UsageError as error:
+        raise ApiError(str(error), param=ALIGN, code="invalid_value") from error
 
 
 def request_body() -> dict[str, Any]:

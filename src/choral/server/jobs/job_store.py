@@ -32,6 +32,7 @@ class NewJob:
     priority: Priority
     callback: str | None
     model: str | None = None  # one of the server's; None: the default one
+    align: str | None = None  # a text to be aligned with the audio
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,13 @@ class RedisJobStore:
         audio = job.audio if isinstance(job.audio, str) else cast(BinaryIO, job.audio.file)
         try:
             await self._client.submit(
-                audio, job.options, priority=job.priority, callback=job.callback, job_id=job.id, name=job.name
+                audio,
+                job.options,
+                priority=job.priority,
+                callback=job.callback,
+                job_id=job.id,
+                name=job.name,
+                align=job.align,
             )
         except QueueFull as error:  # the queue of this priority
             raise self._queue_full(self._settings.job_limit) from error

@@ -68,7 +68,7 @@ def make_router(service: Service, store: JobStore) -> APIRouter:
         summary="Submit a job",
         status_code=202,
         response_model=JobBody,
-        responses=error_responses(400, 401, 408, 413, 415, 429, 503, 507),
+        responses=error_responses(400, 401, 404, 408, 413, 415, 429, 503, 507),
         openapi_extra=request_body(),
     )
     async def submit(request: Request) -> Response:

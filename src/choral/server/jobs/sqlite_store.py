@@ -130,6 +130,7 @@ class SqliteJobStore:
             priority=job.priority,
             callback=job.callback,
             keep_s=self._settings.keep_s,
+            align=job.align,
         )
         try:
             if not isinstance(job.audio, str):

@@ -22,9 +22,9 @@ from choral.server.realtime.session_config import (
     TranscriptionSession,
 )
 from choral.server.realtime.session_warnings import session_warnings
+from choral.server.request_body import limited_body
 from choral.server.request_warnings import add_warnings, unknown_fields_warning
 from choral.server.service import Service
-from choral.server.upload import limited_body
 
 MAX_BODY_BYTES = 16 * 1024  # the configuration is kept as long as the secret
 

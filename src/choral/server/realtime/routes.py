@@ -6,17 +6,22 @@ The page that a browser opens a WebSocket for is checked before, by `cross_site`
 from __future__ import annotations
 
 import contextlib
-from contextlib import AsyncExitStack
+import json
 
 from fastapi import APIRouter, WebSocket
-from starlette.websockets import WebSocketDisconnect
+from starlette.websockets import WebSocketDisconnect, WebSocketState
 
 from choral.errors import ChoralError
 from choral.server.api_errors import ApiError, error_response, to_api_error
+from choral.server.quota import principal_of
+from choral.server.realtime import server_events
 from choral.server.realtime.client_secrets import ClientSecret
 from choral.server.realtime.session import SessionStart
 from choral.server.realtime.session_config import SessionConfig
-from choral.server.realtime.websocket_connection import WebSocketConnection
+from choral.server.realtime.session_host import SessionHost
+from choral.server.realtime.session_pool import SessionPool
+from choral.server.realtime.websocket_connection import INTERNAL_ERROR, WebSocketConnection
+from choral.server.realtime.websocket_protocol import HANDOVER, WebSocketProtocol
 from choral.server.service import Service
 
 PATH = "/v1/realtime"
@@ -31,20 +36,56 @@ def make_router(service: Service) -> APIRouter:
 
     @router.websocket(PATH)
     async def realtime(websocket: WebSocket) -> None:
-        async with AsyncExitStack() as stack:
-            try:
-                start = _check_request(websocket, service)
-                service.realtime.admission.require_capacity()
-                loaded = await stack.enter_async_context(service.hold_model(start.config.transcription.model))
-            except ChoralError as error:
-                await websocket.send_denial_response(error_response(to_api_error(error)))
-                return
-            connection = WebSocketConnection(websocket, service, loaded, start)
-            with service.realtime.register(connection.drain), contextlib.suppress(WebSocketDisconnect):
-                await websocket.accept(subprotocol=PROTOCOL if PROTOCOL in websocket["subprotocols"] else None)
-                await connection.run()
+        try:
+            start = _check_request(websocket, service)
+            service.realtime.admission.require_capacity()
+            async with service.hold_model(start.config.transcription.model) as loaded:
+                with contextlib.suppress(WebSocketDisconnect):
+                    if (pool := service.realtime.pool_of(loaded.id)) is None:
+                        await _serve_here(websocket, service, service.session_host(loaded), start)
+                    else:
+                        await _serve_in_process(websocket, service, pool, start)
+        except ChoralError as error:
+            await _report(websocket, to_api_error(error))
 
     return router
+
+
+async def _serve_here(websocket: WebSocket, service: Service, host: SessionHost, start: SessionStart) -> None:
+    connection = WebSocketConnection(websocket, host, start, principal_of(websocket).charge_used)
+    with service.realtime.register(connection.drain):
+        await websocket.accept(subprotocol=_subprotocol(websocket))
+        await connection.run()
+    await connection.close()
+
+
+async def _serve_in_process(websocket: WebSocket, service: Service, pool: SessionPool, start: SessionStart) -> None:
+    """Hand the connection over to a session process, and keep the place of the session until it ends."""
+    handover: WebSocketProtocol = websocket["extensions"][HANDOVER]
+    session = pool.reserve(start, principal_of(websocket).charge_used)
+    try:
+        with service.realtime.register(session.drain):
+            await session.wait_ready()
+            handover.prepare_handover()
+            await websocket.accept(subprotocol=_subprotocol(websocket))
+            if (fd := await handover.handed_over_fd()) is not None:
+                await session.run(fd)
+    finally:
+        session.release()
+
+
+async def _report(websocket: WebSocket, error: ApiError) -> None:
+    """Before the handshake, as an HTTP error; else as an event before the end, which another process did not send."""
+    if websocket.application_state is WebSocketState.CONNECTING:
+        await websocket.send_denial_response(error_response(error))
+        return
+    with contextlib.suppress(WebSocketDisconnect):
+        await websocket.send_text(json.dumps(server_events.error(error)))
+        await websocket.close(INTERNAL_ERROR, "the session is lost")
+
+
+def _subprotocol(websocket: WebSocket) -> str | None:
+    return PROTOCOL if PROTOCOL in websocket["subprotocols"] else None
 
 
 def _check_request(websocket: WebSocket, service: Service) -> SessionStart:

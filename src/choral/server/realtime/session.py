@@ -36,6 +36,7 @@ from choral.server.realtime.conversation import Conversation
 from choral.server.realtime.outbox import CloseConnection
 from choral.server.realtime.server_events import Event, new_id
 from choral.server.realtime.session_config import ServedModel, SessionConfig
+from choral.server.realtime.session_host import SessionMetrics
 from choral.server.realtime.session_inbox import (
     ClientMessage,
     FinishAndClose,
@@ -43,7 +44,6 @@ from choral.server.realtime.session_inbox import (
     RejectedMessage,
     WindowDone,
 )
-from choral.server.realtime.session_registry import RealtimeMetrics
 from choral.server.realtime.session_speakers import SessionSpeakers
 from choral.server.realtime.session_warnings import SessionWarning, session_warnings, unknown_field_warnings
 from choral.server.realtime.turn import AudioBuffer, Turn
@@ -60,7 +60,7 @@ class SessionDeps:
     transcriber: Transcriber
     names: ModelNames
     max_buffered_s: float
-    metrics: RealtimeMetrics
+    metrics: SessionMetrics
     post: Callable[[Incoming], None]
     send: Callable[[Event | CloseConnection], None]
     charge: Callable[[float], None]  # seconds of audio, to the API key
@@ -263,11 +263,11 @@ class Session:
         if not delta:
             return
         if not turn.is_ended:
-            self._deps.metrics.text_s.observe(time.monotonic() - self._scheduler.task_started_s)
+            self._deps.metrics.observe_text(time.monotonic() - self._scheduler.task_started_s)
         self._deps.send(server_events.delta(turn.id, delta))
 
     def _on_completed(self, turn: Turn) -> None:
-        self._deps.metrics.completed_s.observe(time.monotonic() - turn.ended_s)
+        self._deps.metrics.observe_completed(time.monotonic() - turn.ended_s)
         speaker = self._speakers.field_of(turn)
         self._conversation.complete(turn.id, turn.text.text)
         self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s, speaker))
@@ -279,7 +279,7 @@ class Session:
 
     def _charge(self) -> None:
         if self._uncharged_s:
-            self._deps.metrics.audio_s.inc(self._uncharged_s)
+            self._deps.metrics.add_audio(self._uncharged_s)
             self._deps.charge(self._uncharged_s)
             self._uncharged_s = 0.0
 

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from choral.common.processor import n_usable_cores
 from choral.server.admission import AdmissionControl
 from choral.server.realtime.client_secrets import ClientSecrets
+from choral.server.realtime.session_host import handler_slots
+
+if TYPE_CHECKING:
+    from choral.server.realtime.session_pool import SessionPool
 
 LATENCY_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2.5, 5, 10, 30)
-
-MIN_HANDLERS, MAX_HANDLERS = 2, 8
 
 Drain = Callable[[], None]
 
@@ -40,44 +40,36 @@ class RealtimeMetrics:
             registry=registry,
         )
 
+    def add_audio(self, duration_s: float) -> None:
+        self.audio_s.inc(duration_s)
 
-class FairSemaphore:
-    """Passes its slots on in the order of arrival, so a busy thread cannot take its slot back before others."""
+    def observe_text(self, delay_s: float) -> None:
+        self.text_s.observe(delay_s)
 
-    def __init__(self, n_slots: int) -> None:
-        self._n_free = n_slots
-        self._waiting: deque[threading.Lock] = deque()
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if self._n_free:
-                self._n_free -= 1
-                return
-            turn = threading.Lock()
-            turn.acquire()
-            self._waiting.append(turn)
-        turn.acquire()  # released by the thread that passes its slot on
-
-    def __exit__(self, *exception: object) -> None:
-        with self._lock:
-            if self._waiting:
-                self._waiting.popleft().release()
-            else:
-                self._n_free += 1
+    def observe_completed(self, delay_s: float) -> None:
+        self.completed_s.observe(delay_s)
 
 
 class SessionRegistry:
-    """Used in the event loop only, except `handler_slots`."""
+    """Used in the event loop only."""
 
     def __init__(self, max_sessions: int, registry: CollectorRegistry) -> None:
         self.admission = AdmissionControl(max_sessions, "realtime sessions")
         self.metrics = RealtimeMetrics(registry)
         self.client_secrets = ClientSecrets()
-        # Few sessions handle a message at a time: many busy threads would keep the event loop from the GIL.
-        self.handler_slots = FairSemaphore(max(MIN_HANDLERS, min(MAX_HANDLERS, n_usable_cores())))
+        self.slots = handler_slots()  # of the sessions in this process
+        self.pool: SessionPool | None = None  # None: all sessions run in this process
         self._drains: set[Drain] = set()
         self._session_closed = asyncio.Event()
+
+    @property
+    def has_started(self) -> bool:
+        """Whether sessions find a process: those that come before wait for one to start."""
+        return self.pool is None or self.pool.has_started
+
+    def pool_of(self, model_id: str) -> SessionPool | None:
+        """The processes for sessions with this model; None: they run in this process."""
+        return self.pool if self.pool is not None and self.pool.model_id == model_id else None
 
     def close(self) -> None:
         """Refuse new sessions from now on."""

@@ -1,5 +1,7 @@
 """Connects a WebSocket to its session: passes messages to the session's thread, and its events back to the client.
 
+It runs in the event loop of the server or of a session process.
+
 The event loop does nothing else; the session's thread parses messages, resamples audio and detects speech. A client is
 read only while few of its messages wait to be handled and few events wait to be sent, so it cannot fill the memory. A
 client that does not read its events is disconnected by `WebSocketProtocol`.
@@ -10,19 +12,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+from collections.abc import Callable
 from queue import SimpleQueue
 from typing import Protocol
 
-from starlette.datastructures import State
 from starlette.types import Message
 
 from choral.common.aio import cancel_tasks, run_in_thread
 from choral.server.api_errors import ApiError
-from choral.server.model_loader import LoadedModel
-from choral.server.quota import principal_of
 from choral.server.realtime import server_events
 from choral.server.realtime.outbox import CloseConnection, Outbox, call_in_loop
 from choral.server.realtime.session import Session, SessionDeps, SessionStart
+from choral.server.realtime.session_host import SessionHost
 from choral.server.realtime.session_inbox import (
     ClientDisconnected,
     ClientMessage,
@@ -30,10 +31,9 @@ from choral.server.realtime.session_inbox import (
     Incoming,
     RejectedMessage,
 )
-from choral.server.service import Service
 
 MAX_READ_AHEAD, MAX_READ_AHEAD_BYTES = 8, 256 * 2**10  # the last message may be larger
-NORMAL, GOING_AWAY, POLICY_VIOLATION = 1000, 1001, 1008  # close codes
+NORMAL, GOING_AWAY, POLICY_VIOLATION, INTERNAL_ERROR = 1000, 1001, 1008, 1011  # close codes
 THREAD_EXIT_S = 5.0
 LAST_EVENTS_S = 5.0  # to send what is queued when a session ends
 CLOSE_S = 1.0  # to close a connection whose client does not read
@@ -41,9 +41,6 @@ CLOSE_S = 1.0  # to close a connection whose client does not read
 
 class EventSocket(Protocol):
     """A WebSocket, or an adapter that translates another protocol to OpenAI's events."""
-
-    @property
-    def state(self) -> State: ...
 
     async def receive(self) -> Message: ...
 
@@ -53,23 +50,28 @@ class EventSocket(Protocol):
 
 
 class WebSocketConnection:
-    def __init__(self, websocket: EventSocket, service: Service, loaded: LoadedModel, start: SessionStart) -> None:
-        self._websocket, self._settings = websocket, service.settings
-        self._principal = principal_of(websocket)
-        self._handler_slots = service.realtime.handler_slots
+    def __init__(
+        self, websocket: EventSocket, host: SessionHost, start: SessionStart, charge: Callable[[float], None]
+    ) -> None:
+        """`charge` is called in the event loop with seconds of audio; an `ApiError` of it ends the session."""
+        self._websocket, self._limits, self._charge_audio = websocket, host.limits, charge
+        self._handler_slots = host.slots
         self._loop = asyncio.get_running_loop()
         self._inbox: SimpleQueue[Incoming] = SimpleQueue()
-        self._n_unhandled = self._unhandled_bytes = 0  # messages of the client in the inbox
-        self._progress = asyncio.Event()  # set when a message was handled or sent
+        # Messages of the client: those put into the inbox, counted in the event loop, and those handled, by the thread.
+        self._n_read = self._n_handled = self._read_bytes = self._handled_bytes = 0
+        self._is_reader_waiting = False
+        self._progress = asyncio.Event()  # set when a message was handled or sent, if the reader waits for it
         self._is_too_slow = asyncio.Event()  # the client does not read its events
         self._outbox = Outbox(on_taken=self._progress.set, on_overflow=self._is_too_slow.set)
         self._is_refused = self._is_over = False
         self._closing: CloseConnection | None = None  # once all before it is sent
+        self._last_read_s = self._loop.time()
         deps = SessionDeps(
-            transcriber=loaded.transcriber,
-            names=service.names.of_model(loaded.id),
-            max_buffered_s=service.settings.realtime_buffer_s,
-            metrics=service.realtime.metrics,
+            transcriber=host.transcriber,
+            names=host.names,
+            max_buffered_s=host.limits.buffer_s,
+            metrics=host.metrics,
             post=self._inbox.put,
             send=self._send,
             charge=lambda duration_s: call_in_loop(self._loop, self._charge, duration_s),
@@ -83,27 +85,36 @@ class WebSocketConnection:
         """Transcribe what was said so far, then close: for protocols in which the client asks for that."""
         self._inbox.put(FinishAndClose(NORMAL, "the client has finished"))
 
+    def refuse(self, error: ApiError) -> None:
+        """The key of the session is over a limit: end it."""
+        self._is_refused = True
+        self._send(server_events.error(error))
+        self._send(CloseConnection(POLICY_VIOLATION, "over a limit of the key"))
+
     async def run(self) -> None:
-        """Serve the session until either side closes it or the client is too slow."""
+        """Serve the session until either side ends it or the client is too slow."""
         session = asyncio.create_task(run_in_thread(self._run_session, "realtime"))
         reader = asyncio.create_task(self._read())
         writer = asyncio.create_task(self._write())
         too_slow = asyncio.create_task(self._is_too_slow.wait())
+        idle = asyncio.create_task(self._watch_idle())
         try:
             await asyncio.wait([session, reader, writer, too_slow], return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._is_over = True
             self._session.cancel()
             self._inbox.put(ClientDisconnected())
-            await cancel_tasks([reader, writer, too_slow])
+            await cancel_tasks([reader, writer, too_slow, idle])
             await asyncio.wait([session], timeout=THREAD_EXIT_S)
         for task in (session, reader, writer):
             if task.done() and not task.cancelled():
                 task.result()
         if self._closing is None and self._is_too_slow.is_set():
             self._closing = CloseConnection(POLICY_VIOLATION, "the client does not read its events")
+
+    async def close(self) -> None:
+        """After `run`, once its place is free: a client that connects again when it is told finds it so."""
         if self._closing is not None:
-            # The last thing: a client that connects again once it is told finds the place of this session free.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(CLOSE_S):
                     await self._websocket.close(self._closing.code, self._closing.reason)
@@ -116,49 +127,51 @@ class WebSocketConnection:
                 with self._handler_slots:
                     self._session.handle(message)
                 if isinstance(message, ClientMessage | RejectedMessage):
-                    call_in_loop(self._loop, self._count_handled, message)
+                    self._count_handled(message)
         finally:
             self._session.end()
 
     async def _read(self) -> None:
         while True:
-            message = await self._next_message()
+            message = await self._receive()
             if message["type"] == "websocket.disconnect":
                 return
+            self._last_read_s = self._loop.time()
             incoming = self._check_message(message.get("text"))
-            self._n_unhandled += 1
-            self._unhandled_bytes += _size(incoming)
+            self._n_read += 1
+            self._read_bytes += _size(incoming)
             self._inbox.put(incoming)
 
-    async def _next_message(self) -> Message:
-        """The next message; after the idle timeout, the session is asked to finish."""
-        idle_s = self._settings.realtime_idle_s
-        receiving = asyncio.create_task(self._receive())
-        try:
-            await asyncio.wait([receiving], timeout=idle_s)
-            if not receiving.done():
-                self._inbox.put(FinishAndClose(NORMAL, f"no message arrived for {idle_s:g} s"))
-            return await receiving
-        finally:
-            receiving.cancel()
+    async def _watch_idle(self) -> None:
+        """After the idle timeout, the session is asked to finish."""
+        idle_s = self._limits.idle_s
+        while (left_s := self._last_read_s + idle_s - self._loop.time()) > 0:
+            await asyncio.sleep(left_s)
+        self._inbox.put(FinishAndClose(NORMAL, f"no message arrived for {idle_s:g} s"))
 
     async def _receive(self) -> Message:
         while not self._can_read():
             self._progress.clear()
-            await self._progress.wait()
+            self._is_reader_waiting = True  # before the check: a message that is handled after it wakes the reader
+            if not self._can_read():
+                await self._progress.wait()
+            self._is_reader_waiting = False
         return await self._websocket.receive()
 
     def _can_read(self) -> bool:
-        has_room = self._n_unhandled < MAX_READ_AHEAD and self._unhandled_bytes < MAX_READ_AHEAD_BYTES
+        n_unhandled = self._n_read - self._n_handled
+        has_room = n_unhandled < MAX_READ_AHEAD and self._read_bytes - self._handled_bytes < MAX_READ_AHEAD_BYTES
         return has_room and self._outbox.is_low and not self._is_refused
 
     def _count_handled(self, message: ClientMessage | RejectedMessage) -> None:
-        self._n_unhandled -= 1
-        self._unhandled_bytes -= _size(message)
-        self._progress.set()
+        """On the session's thread."""
+        self._handled_bytes += _size(message)
+        self._n_handled += 1
+        if self._is_reader_waiting:
+            call_in_loop(self._loop, self._progress.set)
 
     def _check_message(self, text: str | None) -> ClientMessage | RejectedMessage:
-        max_bytes = self._settings.realtime_message_bytes
+        max_bytes = self._limits.message_bytes
         if text is None:
             return RejectedMessage(
                 "send audio as base64 in input_audio_buffer.append, not as binary messages", "binary_message"
@@ -182,11 +195,9 @@ class WebSocketConnection:
     def _charge(self, duration_s: float) -> None:
         """Charge audio that was accepted; it may exceed the limit of the key by the last seconds."""
         try:
-            self._principal.charge_used(duration_s)
+            self._charge_audio(duration_s)
         except ApiError as error:
-            self._is_refused = True
-            self._send(server_events.error(error))
-            self._send(CloseConnection(POLICY_VIOLATION, "over a limit of the key"))
+            self.refuse(error)
 
 
 def _size(message: ClientMessage | RejectedMessage) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
-from choral.server.realtime.session_registry import FairSemaphore
+from choral.server.realtime.session_host import FairSemaphore
 
 
 def test_slots_are_passed_on_in_the_order_of_arrival() -> None:
