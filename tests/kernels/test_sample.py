@@ -125,6 +125,7 @@ def state(
         is_paused=torch.zeros(N_SLOTS, dtype=torch.long),
         n_compared=torch.zeros(N_SLOTS, dtype=torch.long),
         n_accepted=torch.zeros(N_SLOTS, dtype=torch.long),
+        forced_acceptance=torch.tensor([-1]),
     )
     return wanted, progress
 

@@ -6,7 +6,7 @@ import argparse
 import gc
 import importlib.util
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from choral.bench.gpu_limits import HardwareLimits, LimitShare, StepShare
     from choral.bench.gpu_load import GpuLoadResult
     from choral.bench.gpu_quality import Quality
+    from choral.bench.gpu_speculation import SpeculationResult
 
 USAGE = "choral bench gpu [FOLDER] [options]"
 DESCRIPTION = """\
@@ -70,6 +71,7 @@ def add_arguments(parser: Parser) -> None:
         default=",".join(COMPUTE_TYPES),
         help=f"float16, bfloat16, fp8 (default: {' and '.join(COMPUTE_TYPES)})",
     )
+    parser.add_argument("--no-drafts", action="store_true", help="leave out the measurements with a draft model")
     parser.add_argument("--no-transformers", action="store_true", help="leave out the comparison with transformers")
     parser.set_defaults(run=run)
 
@@ -85,20 +87,23 @@ def run(arguments: argparse.Namespace) -> int:
     from choral.bench.gpu_limits import measure_limits
     from choral.bench.report import json_line
 
-    checks = run_checks(device)
+    checks = [*run_checks(device), *run_invariance(arguments, compute_types)]
     qualities = compare_precisions(arguments, compute_types) if arguments.folder else []
     message("measuring the hardware's limits")
     limits = measure_limits(torch.device(device))
     torch.cuda.empty_cache()
     results = [measure(shape, compute_type, device, limits) for shape in shapes for compute_type in compute_types]
+    speculation = [] if arguments.no_drafts else run_speculation(shapes, compute_types, device)
     transformers = {} if arguments.no_transformers else measure_transformers(shapes, device)
     write_stdout(speed_table(results, transformers) + limits_table(limits, results) + kernel_table(results))
+    write_stdout(speculation_table(speculation))
     fields = {
         "device": torch.cuda.get_device_name(device),
         "checks": checks,
         "qualities": qualities,
         "limits": limits,
         "results": results,
+        "speculation": speculation,
         "transformers_windows_per_s": transformers,
     }
     write_stdout(json_line("gpu", fields) + "\n")
@@ -136,6 +141,51 @@ def run_checks(device: str) -> list[Check]:
         write_stdout(f"WRONG  {check.name}: the error is {check.error:.2g}, the tolerance {check.tolerance:.2g}\n")
     write_stdout(f"{len(checks) - len(wrong)} of {len(checks)} checks hold\n\n")
     return checks
+
+
+def run_invariance(arguments: argparse.Namespace, compute_types: Sequence[str]) -> list[Check]:
+    """With a FOLDER the model's results of its clips, otherwise random weights in the shape of tiny."""
+    from choral.audio.constants import WINDOW_SAMPLES
+    from choral.bench import gpu_invariance
+    from choral.bench.clips import AudioClip, read_samples
+    from choral.bench.gpu_checks import Check
+    from choral.bench.gpu_quality import window_of
+    from choral.bench.labelled_clips import read_corpus
+    from choral.bench.random_model import random_checkpoint
+    from choral.model.store import ModelStore
+    from choral.model.weights import open_checkpoint
+
+    if arguments.folder:
+        checkpoint = open_checkpoint(ModelStore().resolve(arguments.model))
+        clips = [AudioClip(read_samples(clip.path), clip.text, "en") for clip in read_corpus(Path(arguments.folder))]
+        short = [clip for clip in clips if clip.samples.size <= WINDOW_SAMPLES]
+        audios = [window_of(clip) for clip in short[: gpu_invariance.N_WINDOWS]]
+    else:
+        checkpoint, audios = random_checkpoint("tiny"), gpu_invariance.noise_windows()
+    checks = []
+    for compute_type in dict.fromkeys(["float32", "float16", *compute_types]):
+        message(f"the same results alone and in a crowd, {compute_type}")
+        n_different, n_all = gpu_invariance.count_different(checkpoint, audios, arguments.device, compute_type)  # type: ignore[arg-type]
+        checks.append(
+            Check(f"of {n_all} results in a crowd, differing from those alone, {compute_type}", n_different, 0)
+        )
+        write_stdout(f"{compute_type}: {n_different} of {n_all} results in a crowd differ from those alone\n")
+    write_stdout("\n")
+    return checks
+
+
+def run_speculation(shapes: Sequence[str], compute_types: Sequence[str], device: str) -> list[SpeculationResult]:
+    from choral.bench.gpu_speculation import measure_speculation
+
+    def report(name: str) -> Callable[[str], None]:
+        return lambda step: message(f"{name} with a draft: {step}")
+
+    return [
+        result
+        for shape in shapes
+        for compute_type in compute_types
+        for result in measure_speculation(shape, compute_type, device, on_progress=report(f"{shape} {compute_type}"))  # type: ignore[arg-type]
+    ]
 
 
 def compare_precisions(arguments: argparse.Namespace, compute_types: Sequence[str]) -> list[Quality]:
@@ -240,6 +290,21 @@ def speed_table(results: Sequence[GpuResult], transformers: dict[str, float]) ->
                 "" if ratio is None else f"{ratio:.1f}",
             ]
         )
+    return format_table(rows, numbers=range(1, len(rows[0]))) + "\n"
+
+
+def speculation_table(results: Sequence[SpeculationResult]) -> str:
+    if not results:
+        return ""
+    rows = [["draft of 2 layers", "accepted", "tokens a step", "one window", "50 callers", "saturated"]]
+    for result in results:
+        accepted = "no draft" if result.acceptance_percent is None else f"{result.acceptance_percent}%"
+        speeds = [
+            f"{result.single_ms:.0f} ms",
+            f"{result.requests_per_s:.1f}/s",
+            f"{result.windows_per_s:.1f} windows/s",
+        ]
+        rows.append([f"{result.shape} {result.compute_type}", accepted, f"{result.tokens_per_step:.2f}", *speeds])
     return format_table(rows, numbers=range(1, len(rows[0]))) + "\n"
 
 

@@ -77,8 +77,6 @@ class GpuRunner:
         tokenizer: Tokenizer,
         settings: EngineSettings,
         draft: Checkpoint | None = None,
-        *,
-        forced_acceptance_percent: int = -1,  # of drafted tokens: to measure speed with random weights
     ) -> None:
         self._device = device = pick_device(settings.device)
         self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
@@ -105,7 +103,6 @@ class GpuRunner:
             self._all_rows = torch.arange(n_slots, dtype=torch.int32, device=device)
             self.graphs = StepGraphs(self._step, sizes_up_to(n_slots), device)
             self.speculation = SpeculationPolicy(settings.draft_tokens if draft else 0)
-            self._forced_percent = forced_acceptance_percent
             self._draft: GpuDraft | None = None
             if draft is not None:
                 self._draft = GpuDraft(
@@ -141,7 +138,7 @@ class GpuRunner:
         logits = decoder.logits(decoder(x, TokenRows(slots, audio_slots, positions), self._kv_cache))
         sample(
             logits, self._all_rows[:n_rows], slots, state.sampling, state.decode, state.vocabulary,
-            n_tokens=n_drafts + 1, forced_percent=self._forced_percent,
+            n_tokens=n_drafts + 1,
         )  # fmt: skip
         return logits
 

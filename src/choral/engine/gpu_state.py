@@ -67,6 +67,7 @@ def decode_state(ints: Tensor, floats: Tensor, n_text_ctx: int) -> DecodeState:
         is_paused=ints[PAUSED],
         n_compared=ints[COMPARED],
         n_accepted=ints[ACCEPTED],
+        forced_acceptance=torch.full((1,), -1, dtype=torch.long, device=device),
     )
 
 

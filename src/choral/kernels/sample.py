@@ -70,6 +70,7 @@ class DecodeState:
     is_paused: Tensor  # a drafted token was not the one that was sampled: later tokens of the pass are void
     n_compared: Tensor  # drafted tokens that were verified
     n_accepted: Tensor
+    forced_acceptance: Tensor  # [1]: a percentage to accept by chance, to measure speed with random weights; -1: none
 
 
 @triton.jit
@@ -168,9 +169,9 @@ def _select_tokens(
     suppress_blank, banned_tokens, timestamps, max_first_timestamp, max_tokens, is_host_sampled,
     hotwords, hotword_boosts, hotword_nodes, forks, fork_scores, starts_word,
     recent, lengths, next_tokens, texts, logprobs, n_text, sum_logprobs, is_done,
-    drafts, is_paused, n_compared, n_accepted, n_slots,
+    drafts, is_paused, n_compared, n_accepted, forced_acceptance, n_slots,
     STRIDE: tl.constexpr, VOCAB: tl.constexpr, EOT: tl.constexpr, SPACE: tl.constexpr, BEGIN: tl.constexpr,
-    TOKENS: tl.constexpr, TOKEN: tl.constexpr, FORCED_PERCENT: tl.constexpr,
+    TOKENS: tl.constexpr, TOKEN: tl.constexpr,
     POSITIONS: tl.constexpr, PARTS: tl.constexpr, PADDED: tl.constexpr, PDL: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0)
@@ -213,8 +214,9 @@ def _select_tokens(
     )  # fmt: skip
     if TOKEN < TOKENS - 1:  # the next logits are those behind the drafted token
         is_accepted = (token == tl.load(drafts + TOKEN * n_slots + slot)) & (n_sampled == n_before)
-        if FORCED_PERCENT >= 0:
-            is_accepted = (slot * 7919 + n_sampled * 104729) % 100 < FORCED_PERCENT
+        forced_percent = tl.load(forced_acceptance)
+        is_forced = (slot * 7919 + n_sampled * 104729) % 100 < forced_percent
+        is_accepted = tl.where(forced_percent >= 0, is_forced, is_accepted)
         tl.store(is_paused + slot, (is_accepted == 0).to(is_paused.dtype.element_ty))
         tl.store(n_compared + slot, tl.load(n_compared + slot) + 1)
         tl.store(n_accepted + slot, tl.load(n_accepted + slot) + is_accepted.to(tl.int64))
@@ -229,16 +231,15 @@ def sample(
     vocab: Vocabulary,
     *,
     n_tokens: int = 1,
-    forced_percent: int = -1,
 ) -> None:
     """Sample the next token of every row that is not done, and update its slot in place.
 
     With `n_tokens`, each row has logits behind its newest token and behind the drafted ones: tokens are sampled until
-    one differs from the draft. `forced_percent` decides that by chance instead, to measure speed with random weights.
+    one differs from the draft.
     """
     for token in range(n_tokens):
         if has_kernels(logits):
-            _launch(logits, logit_rows, row_slots, params, state, vocab, n_tokens, token, forced_percent)
+            _launch(logits, logit_rows, row_slots, params, state, vocab, n_tokens, token)
         else:
             reference(logits, logit_rows, row_slots, params, state, vocab, n_tokens=n_tokens, token=token)
 
@@ -252,7 +253,6 @@ def _launch(
     vocab: Vocabulary,
     n_tokens: int,
     token: int,
-    forced_percent: int,
 ) -> None:
     n_slots, n_positions = state.texts.shape
     require(logits.stride(1) == 1 and logits.shape[1] == vocab.n_tokens, "logits of all tokens side by side")
@@ -275,9 +275,10 @@ def _launch(
         params.is_host_sampled, params.hotwords, params.hotword_boosts, state.hotword_nodes, state.forks,
         state.fork_scores, vocab.starts_word,
         state.recent, state.lengths, state.next_tokens, state.texts, state.logprobs, state.n_text,
-        state.sum_logprobs, state.is_done, state.drafts, state.is_paused, state.n_compared, state.n_accepted, n_slots,
+        state.sum_logprobs, state.is_done, state.drafts, state.is_paused, state.n_compared, state.n_accepted,
+        state.forced_acceptance, n_slots,
         STRIDE=stride, VOCAB=vocab.n_tokens, SPACE=vocab.space, **ends,
-        TOKENS=n_tokens, TOKEN=token, FORCED_PERCENT=forced_percent,
+        TOKENS=n_tokens, TOKEN=token,
         POSITIONS=n_positions, PARTS=n_parts, PADDED=triton.next_power_of_2(n_parts),
         num_warps=1, **pdl_options(logits),
     )  # fmt: skip
