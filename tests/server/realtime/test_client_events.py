@@ -22,7 +22,7 @@ DEFAULT = SessionConfig(transcription=TranscriptionConfig(model="tiny.en"))
 
 @pytest.fixture(scope="module")
 def served(tokenizer: Tokenizer) -> ServedModel:
-    return ServedModel(ModelNames.of("tiny.en"), tokenizer)
+    return ServedModel(ModelNames.of(["tiny.en"]), tokenizer)
 
 
 def updated(

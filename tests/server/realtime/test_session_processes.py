@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
+import psutil
 import pytest
 
 from audio.media_files import Int16Samples
@@ -20,6 +21,7 @@ from realtime_client import FORMATS, TRANSCRIPTION, RealtimeClient, close_code, 
 from serve_process import ServeProcess, running
 
 SESSIONS, WITHIN_S = 3, 60.0
+NULL_TEXT = "every window gets this one sentence"
 KEYS = {name: new_secret() for name in ("free", "short")}
 
 
@@ -43,8 +45,15 @@ def bearer(name: str = "free") -> dict[str, dict[str, str]]:
 
 
 def session_pids(server: ServeProcess) -> list[int]:
-    children = process_tree(server.process.pid)[1:]
-    return [child.pid for child in children if child.is_running() and "session_process" in " ".join(child.cmdline())]
+    return [child.pid for child in process_tree(server.process.pid)[1:] if "session_process" in command_of(child)]
+
+
+def command_of(process: psutil.Process) -> str:
+    """Empty once it has ended."""
+    try:
+        return " ".join(process.cmdline())
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return ""
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
@@ -153,20 +162,40 @@ def test_sigterm_finishes_the_turn(server: ServeProcess, jfk_samples: Int16Sampl
     assert server.process.wait(20) == 0
 
 
-def test_sessions_outlive_the_engine(tiny_en_pt: Path, jfk_samples: Int16Samples) -> None:
-    """When its process was started again, they are connected to the new one. Its text is always the same."""
-    flags = ("--model", tiny_en_pt, "--realtime-processes", 1, "--processes", 1)
-    with (
-        running(*flags, program="choral.bench.null_engine_server") as server,
-        connected(server.url) as client,
-    ):
+@pytest.fixture(scope="module")
+def null_server(tiny_en_pt: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServeProcess]:
+    """With two models in engines whose text is always the same; the first is never unloaded."""
+    other = tmp_path_factory.mktemp("models") / "other.pt"
+    other.symlink_to(tiny_en_pt)
+    with running(
+        "--model", tiny_en_pt, "--model", other, "--pin", tiny_en_pt.name, "--realtime-processes", 1, "--processes", 1,
+        program="choral.bench.null_engine_server",
+    ) as started:  # fmt: skip
+        yield started
+
+
+def test_sessions_outlive_the_engine(null_server: ServeProcess, jfk_samples: Int16Samples) -> None:
+    """When its process was started again, they are connected to the new one."""
+    server = null_server
+    with connected(server.url) as client:
         before = speak(client, jfk_samples)
-        assert before.startswith("every window gets this one sentence")
-        [engine] = [child for child in process_tree(server.process.pid) if "engine_main" in " ".join(child.cmdline())]
+        assert before.startswith(NULL_TEXT)
+        [engine] = [child for child in process_tree(server.process.pid) if "engine_main" in command_of(child)]
         engine.kill()
         wait_until(lambda: httpx.get(f"{server.url}/health/ready").status_code != 200)
         server.wait_ready()
         wait_until(lambda: speaks_as(client, jfk_samples, before))
+
+
+def test_sessions_with_another_model_run_in_the_server(null_server: ServeProcess, jfk_samples: Int16Samples) -> None:
+    """The session process has the engine of the first model only."""
+    with connected(null_server.url, query="?intent=transcription&model=other.pt") as other:
+        [killed] = session_pids(null_server)
+        os.kill(killed, signal.SIGKILL)
+        wait_until(lambda: len(set(session_pids(null_server)) - {killed}) == 1)
+        assert speak(other, jfk_samples).startswith(NULL_TEXT)
+    with connected(null_server.url) as first:
+        assert speak(first, jfk_samples).startswith(NULL_TEXT)
 
 
 def speaks_as(client: RealtimeClient, clip: Int16Samples, text: str) -> bool:
