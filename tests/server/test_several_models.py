@@ -109,8 +109,9 @@ def test_jobs_and_live_sessions_choose_a_model(server: ServeProcess, tiny_en_pt:
     job = call(server, "POST", "/v1/jobs", files={"file": jfk.read_bytes()}, data={"model": "tiny.en"}).json()["id"]
     wait_until(lambda: call(server, "GET", f"/v1/jobs/{job}").json()["state"] == "succeeded")
 
-    headers = {"Authorization": f"Bearer {USER}"}
-    with connected(server.url, query="?intent=transcription&model=tiny.en", additional_headers=headers) as session:
+    headers, query = {"Authorization": f"Bearer {USER}"}, "?intent=transcription&model=tiny.en"
+    # The model may have to be loaded before the handshake.
+    with connected(server.url, query=query, additional_headers=headers, open_timeout=60) as session:
         session.configure(transcription={"model": "gpt-4o-transcribe"}, turn_detection=None)
         other = {"type": "transcription", "audio": {"input": {"transcription": {"model": "tiny"}}}}
         session.send("session.update", session=other)

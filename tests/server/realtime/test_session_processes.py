@@ -189,7 +189,8 @@ def test_sessions_outlive_the_engine(null_server: ServeProcess, jfk_samples: Int
 
 def test_sessions_with_another_model_run_in_the_server(null_server: ServeProcess, jfk_samples: Int16Samples) -> None:
     """The session process has the engine of the first model only."""
-    with connected(null_server.url, query="?intent=transcription&model=other.pt") as other:
+    query = "?intent=transcription&model=other.pt"
+    with connected(null_server.url, query=query, open_timeout=WITHIN_S) as other:  # it is loaded meanwhile
         [killed] = session_pids(null_server)
         os.kill(killed, signal.SIGKILL)
         wait_until(lambda: len(set(session_pids(null_server)) - {killed}) == 1)
