@@ -85,7 +85,7 @@ class GpuRunner:
         with self._on_device():
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
             make_contiguous(network)
-            self._decoder = GpuDecoder(network.decoder, fp8=fp8)
+            self._decoder = GpuDecoder(network.decoder, fp8=fp8, is_invariant=settings.batch_invariant)
             heads = checkpoint.alignment_heads
             self._align_and_detect = AlignAndDetect(network.decoder, tokenizer, heads, self.compute_type)
             max_windows = max(1, settings.encoder_budget // dims.n_audio_ctx)
