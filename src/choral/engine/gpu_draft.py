@@ -66,7 +66,8 @@ class GpuDraft:
         require_same_vocabulary(dims, target.dims)
         network = Whisper.from_checkpoint(checkpoint, device, dtype)
         make_contiguous(network)
-        self._decoder, self._state = GpuDecoder(network.decoder, fp8=fp8), state
+        # Its proposals may have other bits alone: they do not decide the text.
+        self._decoder, self._state = GpuDecoder(network.decoder, fp8=fp8, is_invariant=False), state
         self._kv_cache = GpuKVCache(dims, n_slots, device, dtype, fp8=fp8)
         self._prefill = GpuPrefill(self._decoder, tokenizer, dims, self._kv_cache, state)
         self._int_state, self._float_state = torch.zeros_like(state.int_state), torch.zeros_like(state.float_state)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +23,7 @@ from choral.engine.align_and_detect import AlignAndDetect
 from choral.engine.cost_model import CostModel
 from choral.engine.decoding import Decoding, initial_tokens, nan_failure
 from choral.engine.gpu_draft import GpuDraft
-from choral.engine.gpu_encode import GpuEncode
+from choral.engine.gpu_encode import GpuEncode, GpuFeatures
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
 from choral.engine.gpu_prefill import GpuPrefill
 from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapshot
@@ -50,13 +50,6 @@ BURST_S = 0.004  # length of a burst, if that is more than one step
 MAX_BURST_STEPS = 8
 
 
-class GpuFeatures(NamedTuple):
-    """Encoder results [frames, state] of a window: the model's, and those of a draft model with its own encoder."""
-
-    model: Tensor
-    draft: Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class Running:
     """A window in its slots; only beam search has a decoding on the host."""
@@ -72,11 +65,7 @@ class GpuRunner:
 
     @torch.inference_mode()
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        tokenizer: Tokenizer,
-        settings: EngineSettings,
-        draft: Checkpoint | None = None,
+        self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings, draft: Checkpoint | None = None
     ) -> None:
         self._device = device = pick_device(settings.device)
         self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
@@ -105,9 +94,8 @@ class GpuRunner:
             self.speculation = SpeculationPolicy(settings.draft_tokens if draft else 0)
             self._draft: GpuDraft | None = None
             if draft is not None:
-                self._draft = GpuDraft(
-                    draft, checkpoint, tokenizer, self.state, dtype, max_windows=max_windows, fp8=fp8
-                )
+                make_draft = partial(GpuDraft, max_windows=max_windows, fp8=fp8)
+                self._draft = make_draft(draft, checkpoint, tokenizer, self.state, dtype)
                 self._draft_graphs = StepGraphs(self._draft_and_verify, sizes_up_to(n_slots), device)
         self._running: dict[int, Running] = {}  # by their first slot, which holds the cross-attention K/V
         self._n_bursts = 0
