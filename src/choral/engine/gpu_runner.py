@@ -30,7 +30,7 @@ from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapsh
 from choral.engine.host_sampler import HostSampler
 from choral.engine.runner import PrefillInput
 from choral.engine.search import is_beam_search
-from choral.engine.speculation import SpeculationPolicy
+from choral.engine.speculation import AcceptanceTracker, SpeculationPolicy
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import Decoded, DecodeParams, Params, WindowAudio
@@ -100,7 +100,7 @@ class GpuRunner:
         self._running: dict[int, Running] = {}  # by their first slot, which holds the cross-attention K/V
         self._n_bursts = 0
         self._snapshots = [StateSnapshot(self.state), StateSnapshot(self.state)]
-        self._drafted: dict[int, tuple[int, int]] = {}  # by first slot: compared and accepted tokens seen so far
+        self._acceptance = AcceptanceTracker(self.speculation)
         self.costs = CostModel()
         self._timer = GpuTimer(device)
 
@@ -198,7 +198,7 @@ class GpuRunner:
         for row, start in enumerate(starts):
             running = Running(start.slots, start.params, self._n_bursts + 1, decodings.get(row))
             self._running[start.slots[0]] = running
-            self._drafted.pop(start.slots[0], None)
+            self._acceptance.begin(start.slots[0])
         return outcomes
 
     @torch.inference_mode()
@@ -223,6 +223,7 @@ class GpuRunner:
     def _launch_one(self) -> Tensor:
         """One step without drafts, whose logits the host samples from."""
         n_rows = len(self._row_list)
+        self._acceptance.skip(audio_slot for _, audio_slot in self._row_list)
         return self._timer.run(lambda: self.graphs.run(n_rows), partial(self.costs.decode.learn, n_rows))
 
     def _launch_burst(self) -> Tensor:
@@ -230,6 +231,8 @@ class GpuRunner:
         n_rows, speculation = len(self._row_list), self.speculation
         n_drafts = speculation.next_drafts(n_rows)
         step_cost, graphs = speculation.cost_of(n_drafts), self._draft_graphs if n_drafts else self.graphs
+        if not n_drafts:
+            self._acceptance.skip(audio_slot for _, audio_slot in self._row_list)
         step_s = step_cost.seconds(n_rows)
         n_steps = max(1, min(MAX_BURST_STEPS, round(BURST_S / step_s))) if step_s else 1
 
@@ -272,7 +275,7 @@ class GpuRunner:
         if snapshot.n_bursts < running.first_burst:
             return InProgress()  # the window joined after the snapshot
         if self._draft is not None:
-            self._learn_acceptance(running.slots[0], snapshot)
+            self._acceptance.update(running.slots[0], *snapshot.drafted(running.slots[0]))
         if not snapshot.is_done(running.slots):
             return InProgress(has_tokens=True)
         candidates = {slot: snapshot.candidate(slot) for slot in running.slots}
@@ -283,11 +286,6 @@ class GpuRunner:
             return Failed(nan_failure(self.compute_type))
         logprobs = self.state.logprobs_of(best_slot, len(best.tokens)) if running.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, logprobs))
-
-    def _learn_acceptance(self, slot: int, snapshot: StateSnapshot) -> None:
-        before, now = self._drafted.get(slot, (0, 0)), snapshot.drafted(slot)
-        self._drafted[slot] = now
-        self.speculation.learn(now[0] - before[0], now[1] - before[1])
 
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:
