@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from choral.cli.arguments import Parser, describe
-from choral.cli.bench_gpu_tables import kernel_table, limits_table, quality_table, speculation_table, speed_table
 from choral.cli.console import message, write_stdout
+from choral.cli.gpu_tables import kernel_table, limits_table, quality_table, speculation_table, speed_table
 from choral.errors import UsageError
 
 if TYPE_CHECKING:
