@@ -29,6 +29,7 @@ class EngineSettings:
     memory_share: float = option(1.0, "share of the free memory to plan slots and cache for", within=(0.001, 1))
     queue_limit: int = option(4096, "windows that may wait before new callers are refused", within=(1, MAX_QUEUE_LIMIT))
     optimize_for: OptimizeFor = option("latency", "latency: one file at a time; throughput: many windows at a time")
+    batch_invariant: bool = option(True, "on a GPU, the same bits alone and in a crowd; one window alone takes longer")
     draft: str = option("", "a model that proposes tokens, on a GPU; none: no; empty: a distilled one, if installed")
     draft_tokens: int = option(4, "tokens that the draft model proposes at a time", within=(1, 8))
     warm_up: bool | None = option(None, "run the largest step before the first request; None: only on a GPU")

@@ -110,7 +110,7 @@ def test_one_file_that_ctranslate2_cannot_do_goes_to_torch(options: dict[str, An
 
 def test_plan_says_what_runs_here(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(processor, "_affinity", lambda: {0})
+    monkeypatch.setattr(processor, "usable_cpus", lambda: {0})
     assert str(plan_engine(ONE)).startswith("ctranslate2 on cpu in int8, threads: 1; ")
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     assert plan_engine(ONE).threads == 3

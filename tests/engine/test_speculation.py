@@ -19,11 +19,12 @@ from choral.model.checkpoint import Checkpoint
 from real_model import SETTINGS, Loaded
 
 HOTWORDS = HotwordTrie.build([(1757, 5891), (262, 1181)], lambda token: True)
+BEAMS = DecodeParams(language="en", n_candidates=3)
 PARAMS = (
     DecodeParams(language="en"),
     DecodeParams(language="en", timestamps=False, prompt=(50, 60, 70, 80, 90), token_logprobs=True),
     DecodeParams(language="en", temperature=0.7, n_candidates=3),
-    DecodeParams(language="en", n_candidates=3),  # beams
+    BEAMS,
     DecodeParams(language="en", max_tokens=5, suppress_blank=False),
     DecodeParams(language="en", temperature=1.0, seed=3),
     DecodeParams(language="en", suppress_tokens=(13, 11), max_initial_timestamp=None),
@@ -75,13 +76,17 @@ def engine(request: pytest.FixtureRequest, tiny: Loaded, tiny_checkpoint: Checkp
 
 
 def test_tokens_are_those_without_a_draft(engine: Engine, tiny: Loaded, speech: list[WindowAudio]) -> None:
-    windows = [Window(speech[index % 2], params) for index, params in enumerate(PARAMS)]
-    pending = [engine.submit(window) for window in windows]
-    expected = [tiny.engine.submit(window) for window in windows]
-    for window, drafted, plain in zip(windows, pending, expected, strict=True):
-        with_draft, without = drafted.result(300), plain.result(300)
-        assert with_draft.tokens == without.tokens, window.params
-        assert with_draft.avg_logprob == pytest.approx(without.avg_logprob, abs=1e-3)
+    def check(*choices: DecodeParams) -> None:
+        windows = [Window(speech[index % 2], params) for index, params in enumerate(choices)]
+        pending = [engine.submit(window) for window in windows]
+        expected = [tiny.engine.submit(window) for window in windows]
+        for window, drafted, plain in zip(windows, pending, expected, strict=True):
+            with_draft, without = drafted.result(300), plain.result(300)
+            assert with_draft.tokens == without.tokens, window.params
+            assert with_draft.avg_logprob == pytest.approx(without.avg_logprob, abs=1e-3)
+
+    check(*(params for params in PARAMS if params is not BEAMS))
+    check(BEAMS, PARAMS[0])  # steps with beams draft nothing, and the window beside them catches up
 
 
 def test_drafts_need_a_gpu_and_the_same_vocabulary(tiny: Loaded, tiny_checkpoint: Checkpoint) -> None:

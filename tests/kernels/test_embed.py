@@ -7,8 +7,8 @@ import torch
 
 from choral.engine.gpu_state import LENGTH, N_FLOATS, N_INTS, NEXT, PROMPT_END, RECENT, decode_state
 from choral.kernels import embed as module
+from choral.kernels.decode_state import DecodeState
 from choral.kernels.embed import embed
-from choral.kernels.sample import DecodeState
 
 
 def state_of(device: torch.device) -> DecodeState:

@@ -17,20 +17,23 @@ def relative_error(result: Tensor, exact: Tensor) -> float:
     return float((result.double() - exact).norm() / exact.norm())
 
 
-def layer_of(n_in: int, n_out: int, dtype: torch.dtype, device: torch.device, *, is_normed: bool) -> LinearLayer:
+def layer_of(
+    n_in: int, n_out: int, dtype: torch.dtype, device: torch.device, *, is_normed: bool, is_invariant: bool = True
+) -> LinearLayer:
     weight = (torch.randn(n_out, n_in, device=device) * n_in**-0.5).to(dtype)
-    return LinearLayer(weight, torch.randn(n_out, device=device).to(dtype), is_normed=is_normed)
+    bias = torch.randn(n_out, device=device).to(dtype)
+    return LinearLayer(weight, bias, is_normed=is_normed, is_invariant=is_invariant)
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize(("n_in", "n_out"), SHAPES)
-@pytest.mark.parametrize("n_rows", [1, 3, 10, 70])
+@pytest.mark.parametrize(("n_rows", "is_invariant"), [(1, True), (3, True), (10, True), (70, True), (2, False)])
 @pytest.mark.parametrize("is_normed", [False, True])
 def test_rows_match_torch(
-    n_in: int, n_out: int, n_rows: int, is_normed: bool, dtype: torch.dtype, device: torch.device
+    n_in: int, n_out: int, n_rows: int, is_invariant: bool, is_normed: bool, dtype: torch.dtype, device: torch.device
 ) -> None:
     x = (torch.randn(n_rows, n_in, device=device) + 0.5).to(dtype)
-    layer = layer_of(n_in, n_out, dtype, device, is_normed=is_normed)
+    layer = layer_of(n_in, n_out, dtype, device, is_normed=is_normed, is_invariant=is_invariant)
     normed = F.layer_norm(x.double(), [n_in]) if is_normed else x.double()
     exact = F.linear(normed, layer.weight.double(), layer.bias.double())
     result = layer(x, gelu=True)

@@ -18,8 +18,9 @@ from choral.engine.rules import Rules
 from choral.engine.search import Draw
 from choral.engine.window import DecodeParams
 from choral.kernels import sample as module
+from choral.kernels.decode_state import DecodeState, SamplingParams, Vocabulary
 from choral.kernels.hotword_table import N_TRIED
-from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary, sample
+from choral.kernels.sample import sample
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 

@@ -16,6 +16,9 @@ from choral.model.int8 import Bf16Linear, Int8Linear, Int8Unembedding, quantize
 from choral.model.weights import open_checkpoint
 from choral.model.whisper import Whisper
 
+pytestmark = pytest.mark.skipif(
+    not int8.has_vnni(), reason="this CPU has no instructions for int8, which is refused here"
+)
 # Shapes of tiny and base, and one that fits no block of any kernel.
 SHAPES = [(384, 384), (384, 1536), (1536, 384), (512, 2048), (70, 33)]
 

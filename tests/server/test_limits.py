@@ -21,7 +21,7 @@ FLAGS = [
         (ServingSettings, serve.PREP_FLAGS),
     )
     for field in dataclasses.fields(settings)
-    if field.name in names and isinstance(field.default, int | float)
+    if field.name in names and isinstance(field.default, int | float) and field.default >= 0  # -1: the server's choice
 ]
 
 

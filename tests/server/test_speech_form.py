@@ -127,6 +127,7 @@ def test_job_form_has_every_option_with_its_range() -> None:
         "url",
         "priority",
         "callback",
+        "align",
         *(field.name for field in dataclasses.fields(TranscribeOptions)),
     }
     assert (schema["beam_size"]["minimum"], schema["beam_size"]["maximum"]) == (1, 64)

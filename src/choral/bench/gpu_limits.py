@@ -21,9 +21,9 @@ from choral.model.gpu_layers import attention
 BATCH = 16  # windows in the encoder
 N_TIMES = 20
 KERNEL_KINDS = {
-    "cross-attention": ("_cross_attention", "_combine_splits"),
+    "cross-attention": ("_cross_attention", "_merge_splits"),
     "self-attention": ("_self_attention",),
-    "products": ("_linear", "nvjet", "gemm", "cutlass", "splitK", "gemv"),
+    "products": ("_linear", "_gemv", "nvjet", "gemm", "cutlass", "splitK", "gemv"),
     "norms": ("_norm",),
     "sampling": ("_scan_blocks", "_select_tokens"),
 }

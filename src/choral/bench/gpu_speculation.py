@@ -60,7 +60,8 @@ def measure_speculation(
     try:
         for percent in (None, *percents):
             on_progress("without a draft" if percent is None else f"{percent} % accepted")
-            runner.state.decode.forced_acceptance.fill_(-1 if percent is None else percent)
+            with torch.inference_mode():
+                runner.state.decode.forced_acceptance.fill_(-1 if percent is None else percent)
             n_used = 0 if percent is None else n_drafts
             policy.next_drafts = lambda n_rows, n_used=n_used: n_used  # type: ignore[method-assign, misc]
             expected = sum((percent / 100) ** n for n in range(n_drafts + 1)) if percent is not None else 1.0

@@ -19,7 +19,7 @@ SERVICE_SETTINGS: dict[str, Any] = {
     "cache_bytes": 256 * 2**20,  # clients of a service rarely send the same audio twice
     "optimize_for": "throughput",
 }
-ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads")
+ENGINE_FLAGS = ("engine", "device", "devices", "compute_type", "threads", "draft", "batch_invariant")
 MAX_PROCESSES = 256
 
 
@@ -58,7 +58,10 @@ def engine_settings(arguments: argparse.Namespace) -> EngineSettings:
 def machine_arguments(arguments: argparse.Namespace) -> list[str]:
     """The machine flags that were given, as command-line arguments for a child process."""
     values = {name: getattr(arguments, name, None) for name in ("model", *ENGINE_FLAGS)}
-    return [f"--{name.replace('_', '-')}={value}" for name, value in values.items() if value is not None]
+    flags = {name: name.replace("_", "-") for name in values}
+    switches = [f"--{'' if value else 'no-'}{flags[name]}" for name, value in values.items() if isinstance(value, bool)]
+    given = {name: value for name, value in values.items() if value is not None and not isinstance(value, bool)}
+    return [*(f"--{flags[name]}={value}" for name, value in given.items()), *switches]
 
 
 def load_model(arguments: argparse.Namespace, **overrides: Any) -> Model:

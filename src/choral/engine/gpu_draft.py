@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,25 +20,13 @@ from choral.kernels.embed import embed
 from choral.kernels.sample import sample
 from choral.model.checkpoint import Checkpoint
 from choral.model.dims import ModelDims
+from choral.model.drafts import has_same_encoder
 from choral.model.gpu_decoder import GpuDecoder, TokenRows
 from choral.model.gpu_encoder import GpuEncoder
 from choral.model.gpu_layers import make_contiguous
 from choral.model.kv_cache import GpuKVCache
 from choral.model.tokenizer import Tokenizer
 from choral.model.whisper import Whisper
-
-ENCODER_SAMPLES = ("encoder.conv1.weight", "encoder.blocks.0.attn.query.weight", "encoder.ln_post.weight")
-
-
-def has_same_encoder(draft: Checkpoint, target: Checkpoint) -> bool:
-    """Whether a draft takes the features of the model's encoder; a few of the weights are compared."""
-    mine, theirs = draft.dims, target.dims
-    shapes = [(d.n_mels, d.n_audio_ctx, d.n_audio_state, d.n_audio_head, d.n_audio_layer) for d in (mine, theirs)]
-    names = [*ENCODER_SAMPLES, f"encoder.blocks.{theirs.n_audio_layer - 1}.mlp.2.weight"]
-    return shapes[0] == shapes[1] and all(
-        np.array_equal(np.asarray(draft.tensors[name], np.float32), np.asarray(target.tensors[name], np.float32))
-        for name in names
-    )
 
 
 def require_same_vocabulary(draft: ModelDims, target: ModelDims) -> None:
@@ -66,7 +53,8 @@ class GpuDraft:
         require_same_vocabulary(dims, target.dims)
         network = Whisper.from_checkpoint(checkpoint, device, dtype)
         make_contiguous(network)
-        self._decoder, self._state = GpuDecoder(network.decoder, fp8=fp8), state
+        # Its proposals may have other bits alone: they do not decide the text.
+        self._decoder, self._state = GpuDecoder(network.decoder, fp8=fp8, is_invariant=False), state
         self._kv_cache = GpuKVCache(dims, n_slots, device, dtype, fp8=fp8)
         self._prefill = GpuPrefill(self._decoder, tokenizer, dims, self._kv_cache, state)
         self._int_state, self._float_state = torch.zeros_like(state.int_state), torch.zeros_like(state.float_state)

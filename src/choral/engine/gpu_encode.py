@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,13 @@ from choral.engine.window import WindowAudio
 from choral.model.gpu_encoder import N_PADDED, GpuEncoder, GpuMel
 
 SIZES = (1, 2, 3, 4, 6, 8, 10, 12, 14, 16, 18, 21)
+
+
+class GpuFeatures(NamedTuple):
+    """Encoder results [frames, state] of a window: the model's, and those of a draft model with its own encoder."""
+
+    model: Tensor
+    draft: Tensor
 
 
 class GpuEncode:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,14 +23,14 @@ from choral.engine.align_and_detect import AlignAndDetect
 from choral.engine.cost_model import CostModel
 from choral.engine.decoding import Decoding, initial_tokens, nan_failure
 from choral.engine.gpu_draft import GpuDraft
-from choral.engine.gpu_encode import GpuEncode
+from choral.engine.gpu_encode import GpuEncode, GpuFeatures
 from choral.engine.gpu_graphs import GpuTimer, StepGraphs, sizes_up_to
 from choral.engine.gpu_prefill import GpuPrefill
 from choral.engine.gpu_state import NO_SPEECH, GpuState, PrefillRow, StateSnapshot
 from choral.engine.host_sampler import HostSampler
 from choral.engine.runner import PrefillInput
 from choral.engine.search import is_beam_search
-from choral.engine.speculation import SpeculationPolicy
+from choral.engine.speculation import AcceptanceTracker, SpeculationPolicy
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
 from choral.engine.torch_device import DTYPES, capacity_of, pick_compute_type, pick_device
 from choral.engine.window import Decoded, DecodeParams, Params, WindowAudio
@@ -50,13 +50,6 @@ BURST_S = 0.004  # length of a burst, if that is more than one step
 MAX_BURST_STEPS = 8
 
 
-class GpuFeatures(NamedTuple):
-    """Encoder results [frames, state] of a window: the model's, and those of a draft model with its own encoder."""
-
-    model: Tensor
-    draft: Tensor
-
-
 @dataclass(frozen=True, eq=False)
 class Running:
     """A window in its slots; only beam search has a decoding on the host."""
@@ -72,11 +65,7 @@ class GpuRunner:
 
     @torch.inference_mode()
     def __init__(
-        self,
-        checkpoint: Checkpoint,
-        tokenizer: Tokenizer,
-        settings: EngineSettings,
-        draft: Checkpoint | None = None,
+        self, checkpoint: Checkpoint, tokenizer: Tokenizer, settings: EngineSettings, draft: Checkpoint | None = None
     ) -> None:
         self._device = device = pick_device(settings.device)
         self.device, self.compute_type = str(device), pick_compute_type(settings.compute_type, device)
@@ -85,7 +74,7 @@ class GpuRunner:
         with self._on_device():
             network = Whisper.from_checkpoint(checkpoint, device, dtype)
             make_contiguous(network)
-            self._decoder = GpuDecoder(network.decoder, fp8=fp8)
+            self._decoder = GpuDecoder(network.decoder, fp8=fp8, is_invariant=settings.batch_invariant)
             heads = checkpoint.alignment_heads
             self._align_and_detect = AlignAndDetect(network.decoder, tokenizer, heads, self.compute_type)
             max_windows = max(1, settings.encoder_budget // dims.n_audio_ctx)
@@ -105,14 +94,13 @@ class GpuRunner:
             self.speculation = SpeculationPolicy(settings.draft_tokens if draft else 0)
             self._draft: GpuDraft | None = None
             if draft is not None:
-                self._draft = GpuDraft(
-                    draft, checkpoint, tokenizer, self.state, dtype, max_windows=max_windows, fp8=fp8
-                )
+                make_draft = partial(GpuDraft, max_windows=max_windows, fp8=fp8)
+                self._draft = make_draft(draft, checkpoint, tokenizer, self.state, dtype)
                 self._draft_graphs = StepGraphs(self._draft_and_verify, sizes_up_to(n_slots), device)
         self._running: dict[int, Running] = {}  # by their first slot, which holds the cross-attention K/V
         self._n_bursts = 0
         self._snapshots = [StateSnapshot(self.state), StateSnapshot(self.state)]
-        self._drafted: dict[int, tuple[int, int]] = {}  # by first slot: compared and accepted tokens seen so far
+        self._acceptance = AcceptanceTracker(self.speculation)
         self.costs = CostModel()
         self._timer = GpuTimer(device)
 
@@ -210,7 +198,7 @@ class GpuRunner:
         for row, start in enumerate(starts):
             running = Running(start.slots, start.params, self._n_bursts + 1, decodings.get(row))
             self._running[start.slots[0]] = running
-            self._drafted.pop(start.slots[0], None)
+            self._acceptance.begin(start.slots[0])
         return outcomes
 
     @torch.inference_mode()
@@ -235,6 +223,7 @@ class GpuRunner:
     def _launch_one(self) -> Tensor:
         """One step without drafts, whose logits the host samples from."""
         n_rows = len(self._row_list)
+        self._acceptance.skip(audio_slot for _, audio_slot in self._row_list)
         return self._timer.run(lambda: self.graphs.run(n_rows), partial(self.costs.decode.learn, n_rows))
 
     def _launch_burst(self) -> Tensor:
@@ -242,6 +231,8 @@ class GpuRunner:
         n_rows, speculation = len(self._row_list), self.speculation
         n_drafts = speculation.next_drafts(n_rows)
         step_cost, graphs = speculation.cost_of(n_drafts), self._draft_graphs if n_drafts else self.graphs
+        if not n_drafts:
+            self._acceptance.skip(audio_slot for _, audio_slot in self._row_list)
         step_s = step_cost.seconds(n_rows)
         n_steps = max(1, min(MAX_BURST_STEPS, round(BURST_S / step_s))) if step_s else 1
 
@@ -284,7 +275,7 @@ class GpuRunner:
         if snapshot.n_bursts < running.first_burst:
             return InProgress()  # the window joined after the snapshot
         if self._draft is not None:
-            self._learn_acceptance(running.slots[0], snapshot)
+            self._acceptance.update(running.slots[0], *snapshot.drafted(running.slots[0]))
         if not snapshot.is_done(running.slots):
             return InProgress(has_tokens=True)
         candidates = {slot: snapshot.candidate(slot) for slot in running.slots}
@@ -295,11 +286,6 @@ class GpuRunner:
             return Failed(nan_failure(self.compute_type))
         logprobs = self.state.logprobs_of(best_slot, len(best.tokens)) if running.params.token_logprobs else None
         return Finished(Decoded(best.tokens, best.avg_logprob, no_speech_prob, logprobs))
-
-    def _learn_acceptance(self, slot: int, snapshot: StateSnapshot) -> None:
-        before, now = self._drafted.get(slot, (0, 0)), snapshot.drafted(slot)
-        self._drafted[slot] = now
-        self.speculation.learn(now[0] - before[0], now[1] - before[1])
 
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:

@@ -20,8 +20,8 @@ from choral.engine.rules import NO_TOKEN
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.torch_device import to_device
+from choral.kernels.decode_state import DecodeState, SamplingParams, Vocabulary
 from choral.kernels.hotword_table import FORK_STATE, N_TRIED
-from choral.kernels.sample import DecodeState, SamplingParams, Vocabulary
 from choral.model.dims import ModelDims
 from choral.model.tokenizer import Tokenizer
 

@@ -6,6 +6,8 @@ gets as many tokens as the model agrees with, and one more.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from choral.engine.cost_model import StepCost
 
 DECAY = 0.999  # weight of the earlier comparisons after each new one
@@ -53,3 +55,30 @@ class SpeculationPolicy:
 
     def cost_of(self, n_drafts: int) -> StepCost:
         return self.draft_cost if n_drafts else self.plain_cost
+
+
+class AcceptanceTracker:
+    """Teaches the policy from the counts of each window, but for windows with tokens that the draft has not run.
+
+    Without their K/V the draft guesses badly, which says nothing about the windows to come.
+    """
+
+    def __init__(self, policy: SpeculationPolicy) -> None:
+        self._policy = policy
+        self._seen: dict[int, tuple[int, int]] = {}  # by the window's first slot: compared and accepted tokens
+        self._skipped: set[int] = set()
+
+    def begin(self, slot: int) -> None:
+        self._seen.pop(slot, None)
+        self._skipped.discard(slot)
+
+    def skip(self, slots: Iterable[int]) -> None:
+        """These windows have a step without drafts."""
+        self._skipped.update(slots)
+
+    def update(self, slot: int, n_compared: int, n_accepted: int) -> None:
+        """The counts of a window since it began."""
+        before_compared, before_accepted = self._seen.get(slot, (0, 0))
+        self._seen[slot] = n_compared, n_accepted
+        if slot not in self._skipped:
+            self._policy.learn(n_compared - before_compared, n_accepted - before_accepted)

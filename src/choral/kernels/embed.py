@@ -11,8 +11,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from choral.kernels.decode_state import DecodeState
 from choral.kernels.launch import has_kernels, require
-from choral.kernels.sample import DecodeState
 
 
 @triton.jit

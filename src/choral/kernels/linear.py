@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
+from choral.kernels.gemv import MAX_ROWS, gemv
 from choral.kernels.launch import has_kernels, pdl_options, require
 from choral.kernels.norm import EPSILON
 
@@ -61,9 +62,10 @@ def fold_norm(norm: nn.LayerNorm, *layers: nn.Linear) -> None:
 class LinearLayer:
     """Weights [out, in] and biases [out] of a linear layer; `is_normed`: behind a layer norm that is folded into it."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, *, is_normed: bool = False) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor, *, is_normed: bool = False, is_invariant: bool = True) -> None:
+        """With `is_invariant` off, one or two rows take less time, and their results differ in the last bits."""
         require(weight.is_contiguous() and len(bias) == len(weight), "contiguous weights")
-        self.weight, self.bias, self.is_normed = weight, bias, is_normed
+        self.weight, self.bias, self.is_normed, self._is_invariant = weight, bias, is_normed, is_invariant
         self.totals = weight.float().sum(1) if is_normed else None  # the product of a row whose states are all one
         self.n_slices = LONG_SLICES if weight.shape[1] >= LONG_INNER else 1
         self._counters = torch.zeros(N_COUNTERS if self.n_slices > 1 else 1, dtype=torch.int32, device=weight.device)
@@ -93,6 +95,9 @@ class LinearLayer:
     def _launch(self, x: Tensor, out: Tensor, *, gelu: bool, is_added: bool, is_first: bool) -> Tensor:
         (n_rows, n_in), n_out = x.shape, len(self.weight)
         require(x.is_contiguous() and self.weight.shape[1] == n_in, "contiguous rows that match the weights")
+        if n_rows <= MAX_ROWS and not self._is_invariant:
+            gemv(x, self.weight, self.bias, self.totals, out, gelu=gelu, is_added=is_added, is_first=is_first)
+            return out
         partials = x.new_empty(n_rows * n_out * self.n_slices if self.n_slices > 1 else 1, dtype=torch.float32)
         options = {
             "N": n_out, "K": n_in, "SLICES": self.n_slices, "HALF": n_in // self.n_slices // 2,

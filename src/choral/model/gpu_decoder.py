@@ -2,13 +2,15 @@
 
 A pass is a decode step (one token of each row), a prefill (whole prompts), or the verification of drafted tokens. It
 reads and writes through slot numbers, so windows join and leave without a copy, and never synchronises with the host,
-so it can be captured as a CUDA graph. What it computes for a token depends on no other row or token, to the bit.
+so it can be captured as a CUDA graph. What it computes for a token depends on no other row or token, to the bit
+(unless `is_invariant` is off).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,7 +41,7 @@ class TokenRows:
 
 
 class GpuDecoderBlock:
-    def __init__(self, block: DecoderBlock, *, fp8: bool) -> None:
+    def __init__(self, block: DecoderBlock, *, fp8: bool, is_invariant: bool) -> None:
         attn, cross = block.attn, block.cross_attn
         query, key, value, out = as_linears(attn.query, attn.key, attn.value, attn.out)
         cross_query, cross_key, cross_value, cross_out = as_linears(cross.query, cross.key, cross.value, cross.out)
@@ -49,12 +51,13 @@ class GpuDecoderBlock:
         fold_norm(block.mlp_ln, wide)
         qkv, cross_kv = FusedLinear(query, key, value), FusedLinear(cross_key, cross_value)
         self.n_head = attn.n_head
-        self.qkv, self.out = LinearLayer(qkv.weight, qkv.bias, is_normed=True), LinearLayer(out.weight, out.bias)
-        self.cross_query = LinearLayer(cross_query.weight, cross_query.bias, is_normed=True)
-        self.cross_out = LinearLayer(cross_out.weight, cross_out.bias)
+        layer = partial(LinearLayer, is_invariant=is_invariant)
+        self.qkv, self.out = layer(qkv.weight, qkv.bias, is_normed=True), layer(out.weight, out.bias)
+        self.cross_query = layer(cross_query.weight, cross_query.bias, is_normed=True)
+        self.cross_out = layer(cross_out.weight, cross_out.bias)
         self.cross_kv: Callable[[Any], Tensor] = Fp8Linear(cross_kv.weight, cross_kv.bias) if fp8 else cross_kv
-        self.wide = LinearLayer(wide.weight, wide.bias, is_normed=True)
-        self.narrow = LinearLayer(narrow.weight, narrow.bias)
+        self.wide = layer(wide.weight, wide.bias, is_normed=True)
+        self.narrow = layer(narrow.weight, narrow.bias)
 
     def __call__(self, x: Tensor, layer: int, rows: TokenRows, cache: GpuKVCache) -> None:
         """Update the states [rows * tokens, state] in place, and write self-attention K/V to the slots."""
@@ -72,17 +75,18 @@ class GpuDecoderBlock:
 
 
 class GpuDecoder:
-    def __init__(self, decoder: TextDecoder, *, fp8: bool = False) -> None:
+    def __init__(self, decoder: TextDecoder, *, fp8: bool = False, is_invariant: bool = True) -> None:
         self.n_tokens = len(decoder.token_embedding.weight)
         # Padded with rows of zeros: kernels for the logits write whole tiles.
         n_padding = -self.n_tokens % VOCAB_ALIGNMENT
         self.embedding = nn.functional.pad(decoder.token_embedding.weight, (0, 0, 0, n_padding))
         decoder.token_embedding.weight = nn.Parameter(self.embedding[: self.n_tokens], requires_grad=False)
         self.positions = decoder.positional_embedding
-        self.blocks = [GpuDecoderBlock(block, fp8=fp8) for block in decoder.blocks]
+        self.blocks = [GpuDecoderBlock(block, fp8=fp8, is_invariant=is_invariant) for block in decoder.blocks]
         self._is_fp8 = fp8
         self._ln = decoder.ln
-        self._logits = LinearLayer(self.embedding, self.embedding.new_zeros(len(self.embedding)))
+        no_bias = self.embedding.new_zeros(len(self.embedding))
+        self._logits = LinearLayer(self.embedding, no_bias, is_invariant=is_invariant)
 
     def write_cross_kv(self, features: Tensor, slots: Tensor, cache: GpuKVCache) -> None:
         """Project the encoder's features [windows, frames, state] to cross-attention K/V of the slots."""

@@ -59,7 +59,7 @@ def main(parent_pid: int, engine_fd: int, decode_name: str) -> None:
     config = decode_config(received[0])
     transcriber = connect(socket.socket(fileno=engine_fd))
     # Now, so that the first file's time does not include it, and a service does not grow at its first search.
-    importlib.import_module("choral.audio.decode")
+    importlib.import_module("choral.audio.parallel_decode")
     vad.load()
     decode: DecodeFunction = pkgutil.resolve_name(decode_name)
     samples_bytes = int(config.max_memory_s * SAMPLE_RATE) * 2
