@@ -7,17 +7,23 @@ import os
 import signal
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from choral.config import EngineSettings
+from choral.engine.engine_plan import EnginePlan
 from choral.errors import EngineClosed, OutOfMemory, QueueFull, UsageError
+from choral.model.drafts import NO_DRAFT
 from choral.options import TranscribeOptions
-from choral.server import model_pool
+from choral.server import model_loader, model_pool
 from choral.server.api_errors import ApiError
 from choral.server.health import Readiness
-from choral.server.model_loader import ModelLoader
+from choral.server.model_budget import MemoryBudget, PoolEntry
+from choral.server.model_loader import LoadedModel, ModelLoader
 from choral.server.model_pool import ModelPool
 from choral.server.service import Service
 from choral.server.settings import ServerSettings
@@ -121,6 +127,23 @@ def test_the_longest_idle_model_makes_room(weights: list[str]) -> None:
                     pass
 
     asyncio.run(run())
+
+
+def test_the_weights_of_a_draft_model_count(weights: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU, where drafts work; on a CPU there are none."""
+    alone = ModelLoader(ENGINE, ServingSettings()).describe(weights[0])
+    assert alone.weights_bytes == alone.size_bytes
+    plan = EnginePlan("torch", "cuda:0", "float16", 1, "for this test")
+    monkeypatch.setattr(model_loader, "plan_engine", lambda settings: plan)
+    drafted = ModelLoader(replace(ENGINE, draft=weights[1]), ServingSettings()).describe(weights[0])
+    assert drafted.weights_bytes == 2 * alone.size_bytes
+    undrafted = ModelLoader(replace(ENGINE, draft=NO_DRAFT), ServingSettings()).describe(weights[0])
+    assert undrafted.weights_bytes == alone.size_bytes
+    small, large = PoolEntry(undrafted), PoolEntry(drafted)
+    budget = MemoryBudget(alone.size_bytes)
+    other = PoolEntry(alone, loaded=cast(LoadedModel, SimpleNamespace(memory_bytes=0)))
+    assert budget.victim_for(small, [small, other]) is None
+    assert budget.victim_for(large, [large, other]) is other
 
 
 def test_a_model_that_fails_leaves_the_others_alone(

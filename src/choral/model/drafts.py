@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 
 from choral.errors import ModelNotFound
@@ -15,11 +17,16 @@ ENCODER_SAMPLES = ("encoder.conv1.weight", "encoder.blocks.0.attn.query.weight",
 
 
 def open_draft(name: str, model: Checkpoint) -> Checkpoint | None:
+    path = find_draft(name, model)
+    return None if path is None else open_checkpoint(path)
+
+
+def find_draft(name: str, model: Checkpoint) -> Path | None:
     """The draft model of this name; with an empty name a distilled one, if one of the same shape is installed."""
     if name == NO_DRAFT:
         return None
     if name:
-        return open_checkpoint(ModelStore().resolve(name))
+        return ModelStore().resolve(name)
     for candidate in DISTILLED:
         try:
             path = ModelStore().path(candidate)
@@ -28,7 +35,7 @@ def open_draft(name: str, model: Checkpoint) -> Checkpoint | None:
         draft = open_checkpoint(path)
         # Of another model with the same shape (large-v3-turbo), it would have to encode every window again.
         if is_distilled(draft, model) and has_same_encoder(draft, model):
-            return draft
+            return path
     return None
 
 

@@ -54,9 +54,10 @@ class MemoryBudget:
     def victim_for(self, entry: PoolEntry, entries: Collection[PoolEntry]) -> PoolEntry | None:
         """The model to unload next so that this one can be loaded; None if it fits.
 
-        Before a model was loaded once, the size of its files counts. A model that fits nowhere is loaded alone.
+        Before a model was loaded once, the size of its files counts, and of its draft's. A model that fits nowhere is
+        loaded alone.
         """
-        needed_bytes = entry.memory_bytes or entry.info.size_bytes
+        needed_bytes = entry.memory_bytes or entry.info.weights_bytes
         if not self.max_bytes or self._used_bytes(entries) + needed_bytes <= self.max_bytes:
             return None
         if (idle := _longest_idle(entries)) is not None:

@@ -17,6 +17,7 @@ from choral.engine.engine_plan import plan_engine
 from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
 from choral.longform.token_logprobs import text_tokens
 from choral.model import catalog
+from choral.model.drafts import find_draft
 from choral.model.store import ModelStore
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
@@ -39,7 +40,12 @@ class ModelInfo:
     name: str  # of the store, or a path
     tokenizer: Tokenizer
     size_bytes: int  # of its files
+    draft_bytes: int = 0  # of the files of its draft model; more than it needs if it shares the encoder
     is_stored: bool = False  # in the model store, not a path
+
+    @property
+    def weights_bytes(self) -> int:
+        return self.size_bytes + self.draft_bytes
 
     @property
     def is_multilingual(self) -> bool:
@@ -82,8 +88,8 @@ class LoadedModel:
         if self.engine_pid is None:
             return 0
         capacity = self.transcriber.engine.capacity
-        is_on_gpu = "cuda" in self.model.device
-        device_bytes = self.info.size_bytes + capacity.n_slots * capacity.slot_bytes if is_on_gpu else 0
+        n_gpus = self.model.device.count("cuda")  # each has all weights
+        device_bytes = n_gpus * self.info.weights_bytes + capacity.n_slots * capacity.slot_bytes if n_gpus else 0
         return process_memory_bytes(self.engine_pid) + device_bytes
 
 
@@ -101,12 +107,19 @@ class ModelLoader:
         is_path = catalog.find(name) is None and os.path.exists(os.path.expanduser(name))
         path = ModelStore().resolve(name, on_progress=on_download)
         # Of a path, only the last part is for clients.
-        return _info(Path(name).name if is_path else name, name, path, is_stored=not is_path)
+        return self._info(Path(name).name if is_path else name, name, path, is_stored=not is_path)
 
     def pull(self, name: str) -> ModelInfo:
         """A model of the catalog or the Hugging Face hub, never a path."""
         path = ModelStore().pull(name)
-        return _info(name, str(path), path, is_stored=True)
+        return self._info(name, str(path), path, is_stored=True)
+
+    def _info(self, model_id: str, name: str, path: Path, *, is_stored: bool) -> ModelInfo:
+        checkpoint = open_checkpoint(path)
+        tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
+        draft = find_draft(self._engine.draft, checkpoint) if plan_engine(self._engine).is_torch_on_gpu else None
+        draft_bytes = 0 if draft is None else _size_bytes(draft)
+        return ModelInfo(model_id, name, tokenizer, _size_bytes(path), draft_bytes, is_stored)
 
     def load(self, info: ModelInfo, n_models: int = 1, *, in_own_process: bool = False) -> Model:
         """An engine in a process of its own returns all its memory when it is closed.
@@ -137,12 +150,6 @@ class ModelLoader:
             model.close()
             raise
         return LoadedModel.of(info, model, runtime)
-
-
-def _info(model_id: str, name: str, path: Path, *, is_stored: bool) -> ModelInfo:
-    checkpoint = open_checkpoint(path)
-    tokenizer = Tokenizer.for_checkpoint(checkpoint.dims, checkpoint.vocabulary)
-    return ModelInfo(model_id, name, tokenizer, _size_bytes(path), is_stored)
 
 
 def _size_bytes(path: Path) -> int:
