@@ -144,14 +144,14 @@ def json_response(fields: dict[str, Any]) -> Response:
 
 def _logprobs(tokens: Sequence[Token] | None) -> dict[str, Any]:
     """OpenAI's `logprobs` field; no field if it was not requested."""
-    if tokens is None:
-        return {}
-    return {
-        "logprobs": [
-            {"token": token.text.decode("utf-8", "replace"), "bytes": list(token.text), "logprob": token.logprob}
-            for token in tokens
-        ]
-    }
+    return {} if tokens is None else {"logprobs": logprob_fields(tokens)}
+
+
+def logprob_fields(tokens: Sequence[Token]) -> list[dict[str, Any]]:
+    return [
+        {"token": token.text.decode("utf-8", "replace"), "bytes": list(token.text), "logprob": token.logprob}
+        for token in tokens
+    ]
 
 
 # --- server-sent events ---

@@ -33,7 +33,7 @@ def updated(
     assert not unknown
     match event:
         case SessionUpdate(session=ga_session):
-            return config.updated(ga_session.audio.input)
+            return config.updated(ga_session)
         case TranscriptionSessionUpdate(session=beta_session):
             return config.updated(beta_session)
     raise AssertionError(event)
@@ -43,12 +43,15 @@ def test_both_dialects_give_the_same_config(served: ServedModel) -> None:
     vad = {"type": "server_vad", "threshold": 0.7, "prefix_padding_ms": 100, "silence_duration_ms": 900}
     transcription = {"model": "whisper-1", "language": "English", "prompt": "Names: Hale"}
     ga_input = {"format": {"type": "audio/pcmu"}, "transcription": transcription, "turn_detection": vad}
+    include = ["item.input_audio_transcription.logprobs"]
     beta = {"input_audio_format": "g711_ulaw", "input_audio_transcription": transcription, "turn_detection": vad}
-    config = updated(DEFAULT, {"type": "transcription", "audio": {"input": ga_input}}, served)
+    beta["include"] = include
+    config = updated(DEFAULT, {"type": "transcription", "audio": {"input": ga_input}, "include": include}, served)
     assert config == SessionConfig(
         format=AudioFormat(type="audio/pcmu"),
         transcription=TranscriptionConfig(model="whisper-1", language="en", prompt="Names: Hale"),
         turn_detection=TurnDetection.model_validate(vad),
+        include=("item.input_audio_transcription.logprobs",),
     )
     assert updated(DEFAULT, beta, served, is_beta=True) == config
     for is_beta in (False, True):

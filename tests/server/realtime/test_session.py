@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
+from openai.types.realtime import LogProbProperties
 
 from audio.media_files import Int16Samples, encode
 from choral.speakers.networks import SpeakerNetworks
@@ -219,6 +220,7 @@ def test_openai_client(realtime_server: ServeProcess, jfk_samples: Int16Samples)
 async def transcribe_with_openai_client(url: str, jfk_samples: Int16Samples) -> None:
     clip = encode_audio(np.concatenate([jfk_samples, silence(2)]), "pcm24")
     deltas: list[str] = []
+    logprobs: list[LogProbProperties] = []
     async with (
         openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none") as client,
         client.realtime.connect(model="whisper-1", extra_query={"intent": "transcription"}) as connection,
@@ -227,18 +229,23 @@ async def transcribe_with_openai_client(url: str, jfk_samples: Int16Samples) -> 
         audio = {
             "input": {"format": FORMATS["pcm24"], "transcription": transcription, "turn_detection": LONG_SILENCE_VAD}
         }
-        await connection.session.update(session={"type": "transcription", "audio": audio})  # type: ignore[typeddict-item]
+        session = {"type": "transcription", "audio": audio, "include": ["item.input_audio_transcription.logprobs"]}
+        await connection.session.update(session=session)  # type: ignore[arg-type]
         for start in range(0, len(clip), 48_000):
             await connection.input_audio_buffer.append(audio=base64.b64encode(clip[start : start + 48_000]).decode())
         async for event in connection:
             assert event.type != "error"
             if event.type == f"{TRANSCRIPTION}.delta":
                 deltas.append(event.delta or "")
+                logprobs += event.logprobs or []
             if event.type == f"{TRANSCRIPTION}.completed":
                 break
     assert event.transcript == "".join(deltas)
     assert words(event.transcript) == JFK
     assert event.usage.type == "duration"
+    assert event.logprobs == logprobs  # those of all deltas
+    assert "".join(token.token for token in logprobs).strip() == event.transcript
+    assert all(bytes(token.bytes).decode() == token.token and token.logprob <= 0 for token in logprobs)
 
 
 def test_beta_dialect(realtime_server: ServeProcess, jfk_samples: Int16Samples) -> None:

@@ -158,7 +158,6 @@ def test_options_without_effect_are_warnings(session: RealtimeClient, jfk_sample
     warnings = [event["warning"] for event in session.events if event["type"] == "warning"]
     assert {warning["event_id"] for warning in warnings} == {"e1"}
     assert [(warning["param"].removeprefix(f"{INPUT}."), warning["code"]) for warning in warnings] == [
-        ("session.include", "unsupported_value"),
         ("noise_reduction", "unsupported_value"),
         ("transcription.delay", "unsupported_value"),
         ("turn_detection.type", "unsupported_value"),

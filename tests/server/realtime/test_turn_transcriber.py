@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 
@@ -12,12 +12,14 @@ import pytest
 import choral
 from audio.media_files import Int16Samples
 from choral.api import Model
+from choral.config import EngineName
 from choral.longform.chain_types import Steps
 from choral.model.tokenizer import Tokenizer
-from choral.server.realtime.session_config import TranscriptionConfig
+from choral.server.realtime.session_config import Include, SessionConfig, TranscriptionConfig
 from choral.server.realtime.turn import AudioBuffer, Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_transcriber import MAX_PIECE_S, TurnTranscriber, local_agreement
+from choral.transcript import Token
 from realtime_client import RATE, silence, words
 
 PARTS = ("dashwood had then", "how much there might be", "young man", "woman", "made still more respectable", "himself")
@@ -32,10 +34,16 @@ def model(tiny_en_pt: Path) -> Iterator[Model]:
 class Speaker:
     """Adds audio to a turn in steps, with a hypothesis after each."""
 
-    def __init__(self, model: Model, prompt: str = "") -> None:
-        self.model, self.turn = model, Turn(TranscriptionConfig(model="tiny.en", prompt=prompt), 0, AudioBuffer())
-        self.transcriber = TurnTranscriber(model.transcriber, lambda turn, text: self.texts.append(text))
+    def __init__(self, model: Model, prompt: str = "", include: Include = ()) -> None:
+        config = SessionConfig(transcription=TranscriptionConfig(model="tiny.en", prompt=prompt), include=include)
+        self.model, self.turn = model, Turn.begin(config, 0, AudioBuffer())
+        self.transcriber = TurnTranscriber(model.transcriber, self.add)
         self.texts: list[str] = []
+        self.tokens: list[Token] = []
+
+    def add(self, turn: Turn, text: str, tokens: Sequence[Token]) -> None:
+        self.texts.append(text)
+        self.tokens += tokens
 
     def run(self, steps: Steps[None]) -> None:
         result = None
@@ -102,8 +110,27 @@ def test_confirmed_text_may_be_the_whole_text(model: Model, sentences: list[Int1
     assert after.endswith("himself")
 
 
+@pytest.mark.parametrize("engine", ["torch", "ctranslate2"])
+def test_every_token_of_a_text_has_its_log_probability(
+    tiny_en_pt: Path, long_samples: Int16Samples, engine: EngineName
+) -> None:
+    """In text that was confirmed, in the rest of a turn, and in a turn that is transcribed as a file."""
+    with choral.load(tiny_en_pt, engine=engine, compute_type="float32") as model:
+        for step_s in (2.0, 0.0):
+            speaker = Speaker(model, include=("item.input_audio_transcription.logprobs",))
+            if step_s:
+                speaker.say(long_samples[: 6 * RATE], step_s)
+                assert speaker.tokens
+            speaker.turn.append(long_samples[6 * RATE if step_s else 0 : 9 * RATE])
+            text = speaker.end()
+            assert "dashwood had then" in text.lower()
+            assert b"".join(token.text for token in speaker.tokens).decode() == text
+            assert all(-20 < token.logprob <= 0 for token in speaker.tokens)
+            assert sum(token.logprob for token in speaker.tokens) / len(speaker.tokens) > -1
+
+
 def test_cancelled_session_submits_nothing(model: Model, sentences: list[Int16Samples]) -> None:
-    callbacks = TurnCallbacks(lambda turn, text: None, lambda turn: None, lambda turn, error: None)
+    callbacks = TurnCallbacks(lambda turn, text, tokens: None, lambda turn: None, lambda turn, error: None)
     scheduler = TurnScheduler(model.transcriber, callbacks, lambda future: None)
     model.transcriber.engine.cancel_all(
         scheduler.caller

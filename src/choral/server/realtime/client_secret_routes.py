@@ -64,7 +64,7 @@ def make_router(service: Service) -> APIRouter:
     async def client_secret(request: Request) -> Response:
         fields = await _read_object(service, request)
         asked, unknown = validate_known(SECRET_ADAPTER, fields, _served_model(service, fields))
-        config = SessionConfig.of_model(service.model_id).updated(asked.session.audio.input)
+        config = SessionConfig.of_model(service.model_id).updated(asked.session)
         value, secret = service.realtime.client_secrets.create(
             _key_hash(request), config, is_beta=False, lifetime_s=asked.expires_after.seconds
         )

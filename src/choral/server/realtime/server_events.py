@@ -55,14 +55,16 @@ def cleared() -> Event:
     return make_event(f"{BUFFER}.cleared")
 
 
-def delta(item_id: str, text: str) -> Event:
-    return make_event(f"{TRANSCRIPTION}.delta", item_id=item_id, content_index=0, delta=text)
+def delta(item_id: str, text: str, logprobs: list[dict[str, Any]] | None = None) -> Event:
+    """`logprobs` of the tokens, if they are asked for."""
+    fields = {"item_id": item_id, "content_index": 0, "delta": text}
+    return make_event(f"{TRANSCRIPTION}.delta", **fields, **({} if logprobs is None else {"logprobs": logprobs}))
 
 
-def completed(item_id: str, text: str, duration_s: float, speaker: dict[str, str | None]) -> Event:
-    """`speaker` is that field, or empty."""
+def completed(item_id: str, text: str, duration_s: float, more: dict[str, Any]) -> Event:
+    """`more` are the fields `speaker` and `logprobs`, if they are asked for."""
     usage = {"type": "duration", "seconds": round(duration_s, 3)}
-    fields = {"item_id": item_id, "content_index": 0, "transcript": text, "usage": usage, **speaker}
+    fields = {"item_id": item_id, "content_index": 0, "transcript": text, "usage": usage, **more}
     return make_event(f"{TRANSCRIPTION}.completed", **fields)
 
 

@@ -7,7 +7,7 @@ Plain code without an event loop, run on one thread: every input, results of the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from choral.audio.constants import SAMPLE_RATE
@@ -49,6 +49,7 @@ from choral.server.realtime.session_warnings import SessionWarning, session_warn
 from choral.server.realtime.turn import AudioBuffer, Turn
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
+from choral.transcript import Token
 
 CHARGE_INTERVAL_S = 5.0
 
@@ -131,7 +132,7 @@ class Session:
     def _apply(self, event: ClientEvent, event_id: str | None) -> None:
         match event:
             case SessionUpdate(session=session):
-                self._configure(self._config.updated(session.audio.input), is_beta=False)
+                self._configure(self._config.updated(session), is_beta=False)
                 self._warn(session_warnings(session), event_id)
             case TranscriptionSessionUpdate(session=beta_session):
                 self._configure(self._config.updated(beta_session), is_beta=True)
@@ -219,7 +220,7 @@ class Session:
         self._conversation.require_new(item_id or "")
         resampler = LiveResampler(self._config.format.sample_rate)
         samples = self._accept(audio)
-        turn = Turn(self._config.transcription, 0, AudioBuffer(resampler.push(samples)), id=item_id or new_id("item"))
+        turn = Turn.begin(self._config, 0, AudioBuffer(resampler.push(samples)), item_id)
         turn.append(resampler.flush())
         turn.end()
         self._commit_turn(turn, is_buffered=False)
@@ -258,19 +259,24 @@ class Session:
             self._deps.send(server_events.error(error))
             self._deps.send(CloseConnection(self._closing.close_code, self._closing.reason))
 
-    def _on_text(self, turn: Turn, text: str) -> None:
+    def _on_text(self, turn: Turn, text: str, tokens: Sequence[Token]) -> None:
+        if turn.logprobs is not None:
+            turn.logprobs.add(tokens)
         delta = turn.text.add(text)
         if not delta:
             return
         if not turn.is_ended:
             self._deps.metrics.observe_text(time.monotonic() - self._scheduler.task_started_s)
-        self._deps.send(server_events.delta(turn.id, delta))
+        logprobs = None if turn.logprobs is None else turn.logprobs.take_unsent()
+        self._deps.send(server_events.delta(turn.id, delta, logprobs))
 
     def _on_completed(self, turn: Turn) -> None:
         self._deps.metrics.observe_completed(time.monotonic() - turn.ended_s)
-        speaker = self._speakers.field_of(turn)
+        fields = self._speakers.field_of(turn)
+        if turn.logprobs is not None:
+            fields["logprobs"] = turn.logprobs.all_fields
         self._conversation.complete(turn.id, turn.text.text)
-        self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s, speaker))
+        self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s, fields))
         self._close_if_finished()
 
     def _on_failed(self, turn: Turn, error: ChoralError) -> None:

@@ -1,7 +1,7 @@
 """The configuration of a transcription session, as pydantic models of OpenAI's two dialects: GA and beta.
 
-`SessionConfig` is `session.audio.input` of the GA dialect and the configuration itself. An update changes only the
-fields it names; `format`, `transcription` and `turn_detection` are each replaced as a whole. OpenAI features
+`AudioInput` is `session.audio.input` of the GA dialect; `SessionConfig` adds what stands beside it. An update changes
+only the fields it names; `format`, `transcription` and `turn_detection` are each replaced as a whole. OpenAI features
 that Choral does not have are accepted; `session_warnings` tells the client.
 """
 
@@ -171,24 +171,36 @@ class NoiseReduction(SchemaModel):
     strength: float | None = None
 
 
-class SessionConfig(SchemaModel):
+class AudioInput(SchemaModel):
     format: AudioFormat = AudioFormat(type="audio/pcm")
     transcription: TranscriptionConfig = TranscriptionConfig()
     turn_detection: TurnDetection | None = TurnDetection(type="server_vad")  # None: the client commits
     noise_reduction: Annotated[NoiseReduction | None, Field(exclude=True)] = None
 
+
+class SessionConfig(AudioInput):
+    """The configuration of a session."""
+
+    include: Annotated[Include, Field(exclude=True)] = ()
+
+    @property
+    def wants_logprobs(self) -> bool:
+        return bool(self.include)
+
     @classmethod
     def of_model(cls, model: str) -> SessionConfig:
         return cls(transcription=TranscriptionConfig(model=model))
 
-    def updated(self, update: SessionConfig | BetaSession) -> SessionConfig:
+    def updated(self, session: TranscriptionSession | BetaSession) -> SessionConfig:
         """The configuration with the fields that the update names."""
-        names = update.model_fields_set & SessionConfig.model_fields.keys() - {"noise_reduction"}
-        return self.model_copy(update={name: getattr(update, name) for name in names})
+        parts = [session] if isinstance(session, BetaSession) else [session, session.audio.input]
+        names = SessionConfig.model_fields.keys() - {"noise_reduction"}
+        fields = {name: getattr(part, name) for part in parts for name in part.model_fields_set & names}
+        return self.model_copy(update=fields)
 
     def to_json(self, session_id: str, *, is_beta: bool) -> dict[str, Any]:
         """The `session` object of server events."""
-        session = {"id": session_id, "object": "realtime.transcription_session", "include": []}
+        session = {"id": session_id, "object": "realtime.transcription_session", "include": [*self.include]}
         audio_input = {
             **self.model_dump(),
             "format": self.format.to_json(),
@@ -208,7 +220,7 @@ class SessionConfig(SchemaModel):
 
 
 class SessionAudio(SchemaModel):
-    input: SessionConfig = SessionConfig()
+    input: AudioInput = AudioInput()
 
 
 class TranscriptionSession(SchemaModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from choral.errors import ChoralError
 from choral.server.api_errors import to_api_error
@@ -21,7 +21,7 @@ class SessionSpeakers:
         if self._speakers is None:
             self._speakers = _load_speakers()
 
-    def field_of(self, turn: Turn) -> dict[str, str | None]:
+    def field_of(self, turn: Turn) -> dict[str, Any]:
         """The `speaker` field of a turn that has ended; no field if it was not asked for."""
         if not turn.transcription.diarize or self._speakers is None:
             return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from choral.server.realtime.session_config import BetaSession, SessionConfig, TranscriptionSession
+from choral.server.realtime.session_config import AudioInput, BetaSession, TranscriptionSession
 
 MAX_WARNINGS = 20  # of one event
 MAX_PATH_CHARACTERS = 100
@@ -21,10 +21,8 @@ class SessionWarning:
 def session_warnings(session: TranscriptionSession | BetaSession) -> Iterator[SessionWarning]:
     """What an update asks for and does not get."""
     is_beta = isinstance(session, BetaSession)
-    config: SessionConfig | BetaSession = session if isinstance(session, BetaSession) else session.audio.input
+    config: AudioInput | BetaSession = session if isinstance(session, BetaSession) else session.audio.input
     parent, prefix = ("session", "input_audio_") if is_beta else ("session.audio.input", "")
-    if session.include:
-        yield SessionWarning("session.include", "live sessions have no log-probabilities")
     if config.noise_reduction is not None:
         yield SessionWarning(f"{parent}.{prefix}noise_reduction", "audio is transcribed as it is")
     if config.transcription.delay is not None:

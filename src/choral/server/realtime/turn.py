@@ -16,7 +16,8 @@ from choral.audio.constants import SAMPLE_RATE
 from choral.longform.words import SENTENCE_ENDS, WordTiming
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.server_events import new_id
-from choral.server.realtime.session_config import TranscriptionConfig
+from choral.server.realtime.session_config import SessionConfig, TranscriptionConfig
+from choral.server.realtime.turn_logprobs import TurnLogprobs
 from choral.server.responses import TextAccumulator
 
 INITIAL_CAPACITY = SAMPLE_RATE // 10  # many short turns may wait
@@ -76,8 +77,15 @@ class Turn:
     history: Tokens = ()  # the last text of earlier pieces
     confirmed: Tokens = ()  # the text of this piece that was sent
     unconfirmed: Tokens = ()  # the newest hypothesis after `confirmed`, not sent
+    unconfirmed_logprobs: tuple[float, ...] = ()  # of its tokens, if they are asked for
     language: str | None = None  # of `unconfirmed`, and of the turn once it has text
     text: TextAccumulator = field(default_factory=TextAccumulator)
+    logprobs: TurnLogprobs | None = None  # None: not asked for
+
+    @classmethod
+    def begin(cls, config: SessionConfig, start: int, audio: AudioBuffer, item_id: str | None = None) -> Turn:
+        logprobs = TurnLogprobs() if config.wants_logprobs else None
+        return cls(config.transcription, start, audio, id=item_id or new_id("item"), logprobs=logprobs)
 
     def __post_init__(self) -> None:
         self.n_samples = len(self.audio)
@@ -102,6 +110,7 @@ class Turn:
         """Move `tokens`, the first of the hypothesis, to the confirmed text."""
         self.confirmed += tokens
         self.unconfirmed = self.unconfirmed[len(tokens) :]
+        self.unconfirmed_logprobs = self.unconfirmed_logprobs[len(tokens) :]
 
     def cut(self, n_tokens: int, n_samples: int) -> None:
         """Start a new piece after the first tokens and samples of this one."""

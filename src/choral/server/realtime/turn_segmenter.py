@@ -105,7 +105,7 @@ class TurnSegmenter:
         if not samples.size:
             return
         if self.turn is None:
-            self.turn = Turn(self.config.transcription, self.n_samples, AudioBuffer())
+            self.turn = Turn.begin(self.config, self.n_samples, AudioBuffer())
             self._pace = ArrivalPace()
         self.turn.append(samples)
         self.n_samples += samples.size
@@ -153,7 +153,7 @@ class TurnSegmenter:
         start = speech_start - round(vad.padding_s * SAMPLE_RATE)
         buffer_start = self.n_samples - len(self._buffer)
         self._buffer.drop(max(0, start - buffer_start))
-        self.turn = Turn(self.config.transcription, max(start, buffer_start), self._buffer)
+        self.turn = Turn.begin(self.config, max(start, buffer_start), self._buffer)
         self._buffer = AudioBuffer()
         return self.turn
 

@@ -8,7 +8,7 @@ thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from choral.audio.constants import HOP_LENGTH, SAMPLE_RATE, WINDOW_MEL_FRAMES, WINDOW_S
@@ -27,19 +27,21 @@ from choral.longform.fallback import (
 )
 from choral.longform.hotwords import hotword_trie, without_boost
 from choral.longform.prompts import Prompts
+from choral.longform.token_logprobs import text_tokens
 from choral.longform.transcriber import MIN_DURATION_S, Transcriber
 from choral.longform.words import find_timings
 from choral.options import TranscribeOptions
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.local_agreement import local_agreement
 from choral.server.realtime.turn import Tokens, Turn, TurnCut, choose_cut
+from choral.transcript import Token
 
 CUT_FROM_S = 20.0  # a piece of this length is cut after confirmed text, if there is any
 MAX_PIECE_S = 28.0  # a longer piece is always cut
 UNSTABLE_S = 2.0  # the end of a piece, where a word may be incomplete
 FRAME_SAMPLES = 2 * HOP_LENGTH
 
-OnText = Callable[[Turn, str], None]
+OnText = Callable[[Turn, str, Sequence[Token]], None]  # the tokens with their log-probabilities, if asked for
 
 
 class TurnTranscriber:
@@ -58,10 +60,11 @@ class TurnTranscriber:
         language = language or (yield from self._detect_language(turn, audio))
         decoded = yield from request(Window(audio, self._decode_params(turn, language)))
         hypothesis = self._accepted_tokens(turn, score(decoded, 0.0, self._tokenizer))
+        logprobs = (decoded.token_logprobs or ()) if hypothesis else ()
         agreed: Tokens = ()
         if turn.language == language:
             agreed = local_agreement(turn.unconfirmed, hypothesis, self._tokenizer, language)
-        turn.unconfirmed, turn.language = hypothesis, language
+        turn.unconfirmed, turn.unconfirmed_logprobs, turn.language = hypothesis, logprobs, language
         self._confirm(turn, agreed)
         if samples.size >= CUT_FROM_S * SAMPLE_RATE:
             yield from self._cut_piece(turn, audio, samples.size, is_too_long=is_too_long)
@@ -85,7 +88,7 @@ class TurnTranscriber:
         audio = _padded_window(turn.audio.copy())
         attempt = yield from decode_with_fallback(audio, decode_steps, options, self._tokenizer)
         if not is_silence(attempt, options):
-            self._send_text(turn, attempt.tokens)
+            self._send_text(turn, attempt.tokens, attempt.token_logprobs or ())
 
     def _transcribe_as_file(self, turn: Turn) -> Steps[None]:
         """Run the sequential algorithm, and send segments as they become final."""
@@ -114,7 +117,9 @@ class TurnTranscriber:
             except StopIteration:
                 is_running = False
             for segment in chain.segments[n_sent:]:
-                self._on_text(turn, segment.text)
+                self._on_text(
+                    turn, segment.text, text_tokens(segment, self._tokenizer) if turn.logprobs is not None else ()
+                )
             n_sent = len(chain.segments)
             if is_running:
                 result = yield window
@@ -141,10 +146,12 @@ class TurnTranscriber:
             hotwords=hotword_trie(options, self._tokenizer, language),
             hotword_boost=options.hotword_boost,
             suppress_blank=not turn.confirmed,  # the text may end with the confirmed text
+            token_logprobs=options.token_logprobs,
         )
 
     def _options(self, turn: Turn) -> TranscribeOptions:
-        return without_boost(turn.transcription.options, self._engine_name)
+        options = replace(turn.transcription.options, token_logprobs=turn.logprobs is not None)
+        return without_boost(options, self._engine_name)
 
     @property
     def _max_prompt_tokens(self) -> int:
@@ -162,11 +169,15 @@ class TurnTranscriber:
 
     def _confirm(self, turn: Turn, tokens: Tokens) -> None:
         if tokens:
+            logprobs = turn.unconfirmed_logprobs[: len(tokens)]
             turn.confirm(tokens)
-            self._send_text(turn, tokens)
+            self._send_text(turn, tokens, logprobs)
 
-    def _send_text(self, turn: Turn, tokens: Tokens) -> None:
-        self._on_text(turn, self._tokenizer.decode(tokens))
+    def _send_text(self, turn: Turn, tokens: Tokens, logprobs: Sequence[float]) -> None:
+        to_bytes = self._tokenizer.token_bytes
+        pairs = zip(tokens, logprobs, strict=True) if turn.logprobs is not None else ()
+        scored = [Token(to_bytes(token), logprob) for token, logprob in pairs if token < self._tokenizer.eot]
+        self._on_text(turn, self._tokenizer.decode(tokens), scored)
 
     def _cut_piece(self, turn: Turn, audio: WindowAudio, n_samples: int, *, is_too_long: bool) -> Steps[None]:
         """Cut a long piece after confirmed text if possible, and one that is too long in any case."""
@@ -184,7 +195,7 @@ class TurnTranscriber:
                 n_confirmed = max(n_confirmed, sum(word.n_tokens for word in timings if word.end <= stable_s))
             cut = choose_cut(timings, n_confirmed, min_s=n_samples / SAMPLE_RATE / 3)
         if cut is None and is_too_long:
-            cut, turn.unconfirmed = TurnCut(len(turn.confirmed), stable_s), ()
+            cut, turn.unconfirmed, turn.unconfirmed_logprobs = TurnCut(len(turn.confirmed), stable_s), (), ()
         if cut is not None:
             self._confirm(turn, turn.unconfirmed[: max(0, cut.n_tokens - len(turn.confirmed))])
             turn.cut(cut.n_tokens, round(cut.at_s * SAMPLE_RATE))
