@@ -156,6 +156,14 @@ class SpeechTracker:
             self.quiet_from = frame if self.quiet_from is None else self.quiet_from
             if frame - self.quiet_from >= self._min_silence_frames:
                 run = self.first, self.quiet_from
-                self.first = self.quiet_from = None
+                self.end_run()
                 return run
         return None
+
+    def end_run(self) -> None:
+        self.first = self.quiet_from = None
+
+    @property
+    def n_quiet_frames(self) -> int:
+        """Since the current run of speech may have ended."""
+        return 0 if self.quiet_from is None else self.n_frames - self.quiet_from

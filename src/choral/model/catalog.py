@@ -1,6 +1,7 @@
 """The official models: their names, Hugging Face repositories, and published packages that contain the weights.
 
-All but `speakers`, the two networks that tell speakers apart, are Whisper's.
+All are Whisper's but `speakers`, the two networks that tell speakers apart, and `smart-turn`, which hears whether a
+speaker has finished.
 
 Every archive is pinned by its SHA-256, and so is every file extracted from it, after its parts are joined. The packages
 of a model are tried in order.
@@ -164,6 +165,13 @@ _SPEAKERS = PackagedModel(
         },
     )
 )
+_SMART_TURN = PackagedModel(
+    _files(
+        _wheel("pipecat-ai", "1.14.0", "0352f504b44e78bdf524e45af4bc759601c835b9b7dc195efe5e03384b974a44", 12_109_725),
+        "pipecat/audio/turn/smart_turn/data",
+        {"smart-turn-v3.2-cpu.onnx": "2bb026316b14a660486a75b1733cd3fbab8c2fd0314dc9af7be49f8cca967e4f"},
+    )
+)
 
 _SMALL_ONNX = PackagedModel(
     (
@@ -209,6 +217,7 @@ KNOWN: tuple[KnownModel, ...] = (
     KnownModel("distil-large-v3", "distil-whisper/distil-large-v3"),
     KnownModel("distil-large-v3.5", "distil-whisper/distil-large-v3.5"),
     KnownModel("speakers", None, packages=(_SPEAKERS,)),
+    KnownModel("smart-turn", None, packages=(_SMART_TURN,)),
 )
 
 # Of Whisper models.

@@ -54,6 +54,12 @@ def test_both_dialects_give_the_same_config(served: ServedModel) -> None:
         include=("item.input_audio_transcription.logprobs",),
     )
     assert updated(DEFAULT, beta, served, is_beta=True) == config
+    semantic = TurnDetection(type="semantic_vad", eagerness="low", threshold=0.4)
+    require_round_trip(config, served)
+    require_round_trip(config.model_copy(update={"turn_detection": semantic}), served)
+
+
+def require_round_trip(config: SessionConfig, served: ServedModel) -> None:
     for is_beta in (False, True):
         session = config.to_json("sess_1", is_beta=is_beta)
         del session["id"], session["object"]

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from audio.media_files import Int16Samples
+from choral.server.realtime.turn_end import TurnEndDetector
 from realtime_client import (
     FORMATS,
     RealtimeClient,
@@ -141,17 +142,19 @@ FULL_SESSION = {
             "transcription": {"model": "gpt-live-transcribe", "language": "en-US", "languages": ["en"], "delay": "low",
                               "keywords": ["Americans"], "prompt": "", "timbre": "dark"},
             "turn_detection": {"type": "semantic_vad", "eagerness": "high", "create_response": True,
-                               "interrupt_response": False},
+                               "interrupt_response": False, "silence_duration_ms": 200},
         }
     },
 }  # fmt: skip
 
 
-def test_options_without_effect_are_warnings(session: RealtimeClient, jfk_samples: Int16Samples) -> None:
+def test_options_without_effect_are_warnings(
+    turn_end_detector: TurnEndDetector, session: RealtimeClient, jfk_samples: Int16Samples
+) -> None:
     """A session with every option of OpenAI's transcribes; each that is not done is named."""
     session.send("session.update", event_id="e1", session=FULL_SESSION)
     updated = session.wait_for("session.updated")["session"]["audio"]["input"]
-    assert updated["turn_detection"]["silence_duration_ms"] == 400
+    assert updated["turn_detection"]["eagerness"] == "high"
     assert updated["transcription"]["keywords"] == ["Americans"]
     session.append_audio(np.concatenate([jfk_samples, silence(1)]).tobytes())
     assert "fellow Americans" in session.wait_for_text()
@@ -160,7 +163,7 @@ def test_options_without_effect_are_warnings(session: RealtimeClient, jfk_sample
     assert [(warning["param"].removeprefix(f"{INPUT}."), warning["code"]) for warning in warnings] == [
         ("noise_reduction", "unsupported_value"),
         ("transcription.delay", "unsupported_value"),
-        ("turn_detection.type", "unsupported_value"),
+        ("turn_detection.silence_duration_ms", "unsupported_value"),
         ("turn_detection", "unsupported_value"),
         ("transcription.timbre", "unknown_parameter"),
         ("session.tracing", "unknown_parameter"),

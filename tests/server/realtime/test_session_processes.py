@@ -108,7 +108,7 @@ def test_session_of_a_client_secret(server: ServeProcess) -> None:
     with connected(server.url, additional_headers={"Authorization": f"Bearer {created['value']}"}) as client:
         found = client.events[0]["session"]["audio"]["input"]
         assert found["format"] == {"type": "audio/pcmu"}
-        assert found["turn_detection"]["silence_duration_ms"] == 400
+        assert (found["turn_detection"]["type"], found["turn_detection"]["eagerness"]) == ("semantic_vad", "high")
         client.send("no.such.event")
         assert client.wait_for_error()["param"] == "type"
 

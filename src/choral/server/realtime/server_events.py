@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from typing import Any
 
+from choral.audio.constants import SAMPLE_RATE
 from choral.server.api_errors import ApiError, error_fields
 from choral.server.realtime.conversation import make_item
 
@@ -32,12 +33,17 @@ def warning(param: str, message: str, code: str, event_id: str | None = None) ->
     return make_event("warning", warning=fields)
 
 
-def speech_started(item_id: str, start_ms: int) -> Event:
-    return make_event(f"{BUFFER}.speech_started", audio_start_ms=start_ms, item_id=item_id)
+def speech_started(item_id: str, start: int) -> Event:
+    """`start` is a sample, counted from the start of the session."""
+    return make_event(f"{BUFFER}.speech_started", audio_start_ms=_to_ms(start), item_id=item_id)
 
 
-def speech_stopped(item_id: str, end_ms: int) -> Event:
-    return make_event(f"{BUFFER}.speech_stopped", audio_end_ms=end_ms, item_id=item_id)
+def speech_stopped(item_id: str, stop: int) -> Event:
+    return make_event(f"{BUFFER}.speech_stopped", audio_end_ms=_to_ms(stop), item_id=item_id)
+
+
+def _to_ms(n_samples: int) -> int:
+    return n_samples * 1000 // SAMPLE_RATE
 
 
 def committed(item_id: str, previous_id: str | None) -> Event:

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from choral.audio.constants import SAMPLE_RATE
 from choral.audio.resample import LiveResampler
 from choral.errors import ChoralError
 from choral.longform.transcriber import Transcriber
 from choral.server.api_errors import ApiError, to_api_error
 from choral.server.model_names import ModelNames
 from choral.server.realtime import server_events
+from choral.server.realtime.audio_charges import AudioCharges
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.client_events import (
     ClientEvent,
@@ -45,13 +45,17 @@ from choral.server.realtime.session_inbox import (
     WindowDone,
 )
 from choral.server.realtime.session_speakers import SessionSpeakers
-from choral.server.realtime.session_warnings import SessionWarning, session_warnings, unknown_field_warnings
+from choral.server.realtime.session_warnings import (
+    SessionWarning,
+    session_warnings,
+    turn_end_warning,
+    unknown_field_warnings,
+)
 from choral.server.realtime.turn import AudioBuffer, Turn
+from choral.server.realtime.turn_end import TurnEndDetector, find_turn_end_detector
 from choral.server.realtime.turn_scheduler import TurnCallbacks, TurnScheduler
 from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
 from choral.transcript import Token
-
-CHARGE_INTERVAL_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -81,19 +85,20 @@ class Session:
         self._deps, self._start, self._is_beta = deps, start, start.is_beta
         self._config = config = start.config
         self._served = ServedModel(deps.names, deps.transcriber.tokenizer)
-        self._id = new_id("sess")
         self._resampler, self._segmenter = LiveResampler(config.format.sample_rate), TurnSegmenter(config)
         callbacks = TurnCallbacks(self._on_text, self._on_completed, self._on_failed)
         self._scheduler = TurnScheduler(deps.transcriber, callbacks, lambda future: deps.post(WindowDone(future)))
-        self._conversation = Conversation()
+        self._id, self._conversation = new_id("sess"), Conversation()
         self._closing: FinishAndClose | None = None
-        self._uncharged_s = 0.0
+        self._charges = AudioCharges(deps.metrics, deps.charge)
         self._speakers = SessionSpeakers()
 
     def start(self) -> None:
         self._send_session("created")
         self._warn(unknown_field_warnings(self._start.unknown_params), None)
-        if self._config.transcription.diarize:  # as a client secret asks for it
+        # A client secret may ask for other models.
+        self._segmenter.configure(self._config, self._find_turn_end(self._config, None))
+        if self._config.transcription.diarize:
             try:
                 self._speakers.load()
             except ApiError as error:
@@ -116,7 +121,7 @@ class Session:
 
     def end(self) -> None:
         self._scheduler.close()
-        self._charge()
+        self._charges.flush()
 
     def _handle_event(self, text: str) -> None:
         event_id = None
@@ -132,10 +137,10 @@ class Session:
     def _apply(self, event: ClientEvent, event_id: str | None) -> None:
         match event:
             case SessionUpdate(session=session):
-                self._configure(self._config.updated(session), is_beta=False)
+                self._configure(self._config.updated(session), event_id, is_beta=False)
                 self._warn(session_warnings(session), event_id)
             case TranscriptionSessionUpdate(session=beta_session):
-                self._configure(self._config.updated(beta_session), is_beta=True)
+                self._configure(self._config.updated(beta_session), event_id, is_beta=True)
                 self._warn(session_warnings(beta_session), event_id)
             case InputAudioBufferAppend(audio=audio):
                 self._append(audio)
@@ -155,7 +160,14 @@ class Session:
         for each in warnings:
             self._deps.send(server_events.warning(each.param, each.message, each.code, event_id))
 
-    def _configure(self, config: SessionConfig, *, is_beta: bool) -> None:
+    def _find_turn_end(self, config: SessionConfig, event_id: str | None) -> TurnEndDetector | None:
+        turns = config.turn_detection
+        detector = find_turn_end_detector(turns)
+        if detector is None and turns is not None and turns.is_semantic:
+            self._warn([turn_end_warning(turns)], event_id)
+        return detector
+
+    def _configure(self, config: SessionConfig, event_id: str | None, *, is_beta: bool) -> None:
         is_new_format = config.format != self._config.format
         is_new_detection = config.turn_detection != self._config.turn_detection
         if (is_new_format or is_new_detection) and not self._segmenter.is_empty:
@@ -169,7 +181,8 @@ class Session:
         if is_new_format:
             self._resampler = LiveResampler(config.format.sample_rate)
         self._config, self._is_beta = config, is_beta
-        self._segmenter.configure(config)
+        turn_end = self._find_turn_end(config, event_id) if is_new_detection else self._segmenter.turn_end
+        self._segmenter.configure(config, turn_end)
         self._send_session("updated")
 
     def _accept(self, audio: bytes) -> Int16:
@@ -181,9 +194,7 @@ class Session:
         samples = self._config.format.decode(audio)
         duration_s = samples.size / self._config.format.sample_rate
         self._require_space(duration_s)
-        self._uncharged_s += duration_s
-        if self._uncharged_s >= CHARGE_INTERVAL_S:
-            self._charge()
+        self._charges.add(duration_s)
         return samples
 
     def _append(self, audio: bytes) -> None:
@@ -191,10 +202,10 @@ class Session:
             turn = change.turn
             if isinstance(change, TurnStarted):
                 if self._config.turn_detection is not None:
-                    self._deps.send(server_events.speech_started(turn.id, _to_ms(turn.start)))
+                    self._deps.send(server_events.speech_started(turn.id, turn.start))
                 self._scheduler.start_turn(turn)
             else:
-                self._deps.send(server_events.speech_stopped(turn.id, _to_ms(change.stop)))
+                self._deps.send(server_events.speech_stopped(turn.id, change.stop))
                 self._commit_turn(turn)
         self._scheduler.schedule()
 
@@ -283,17 +294,7 @@ class Session:
         self._deps.send(server_events.failed(turn.id, to_api_error(error)))
         self._close_if_finished()
 
-    def _charge(self) -> None:
-        if self._uncharged_s:
-            self._deps.metrics.add_audio(self._uncharged_s)
-            self._deps.charge(self._uncharged_s)
-            self._uncharged_s = 0.0
-
     def _send_session(self, change: str) -> None:
         name = "transcription_session" if self._is_beta else "session"
         session = self._config.to_json(self._id, is_beta=self._is_beta)
         self._deps.send(server_events.make_event(f"{name}.{change}", session=session))
-
-
-def _to_ms(n_samples: int) -> int:
-    return n_samples * 1000 // SAMPLE_RATE

@@ -133,15 +133,17 @@ def _code_of(language: str, served: ServedModel | None) -> str:
 
 
 Eagerness = Literal["low", "medium", "high", "auto"]
-# Milliseconds of silence that end a turn with OpenAI's semantic_vad, which here does not know what was said.
-SEMANTIC_SILENCE_MS: dict[Eagerness, int] = {"low": 1_500, "medium": 800, "auto": 800, "high": 400}
+# Seconds of silence that end a turn with semantic_vad even if it does not sound complete; OpenAI's.
+MAX_SILENCE_S: dict[Eagerness, float] = {"low": 8.0, "medium": 4.0, "auto": 4.0, "high": 2.0}
+# The same in milliseconds where nobody knows whether it does.
+FALLBACK_SILENCE_MS: dict[Eagerness, int] = {"low": 1_500, "medium": 800, "auto": 800, "high": 400}
 
 
 class TurnDetection(SchemaModel):
-    """A turn ends after `silence_duration_ms` without speech."""
+    """A turn ends after `silence_duration_ms` without speech, or when it sounds complete."""
 
     type: Literal["server_vad", "semantic_vad"]
-    eagerness: Annotated[Eagerness, Field(exclude=True)] = "auto"
+    eagerness: Eagerness = "auto"
     threshold: Annotated[float, Field(ge=0, le=1)] = 0.5
     prefix_padding_ms: Annotated[float, Field(ge=0, le=MAX_PADDING_MS), AfterValidator(round)] = 300
     silence_duration_ms: Annotated[
@@ -155,7 +157,16 @@ class TurnDetection(SchemaModel):
     @classmethod
     def _follow_eagerness(cls, silence_ms: int, info: ValidationInfo) -> int:
         is_semantic = info.data.get("type") == "semantic_vad"
-        return SEMANTIC_SILENCE_MS[info.data.get("eagerness", "auto")] if is_semantic else silence_ms
+        return FALLBACK_SILENCE_MS[info.data.get("eagerness", "auto")] if is_semantic else silence_ms
+
+    @property
+    def is_semantic(self) -> bool:
+        return self.type == "semantic_vad"
+
+    @property
+    def max_silence_s(self) -> float:
+        """With `semantic_vad`: in a turn that does not sound complete."""
+        return MAX_SILENCE_S[self.eagerness]
 
     @property
     def padding_s(self) -> float:
@@ -164,6 +175,9 @@ class TurnDetection(SchemaModel):
     @property
     def min_silence_s(self) -> float:
         return self.silence_duration_ms / 1000
+
+    def to_json(self) -> dict[str, Any]:
+        return self.model_dump(exclude={"silence_duration_ms"} if self.is_semantic else {"eagerness"})
 
 
 class NoiseReduction(SchemaModel):
@@ -205,6 +219,7 @@ class SessionConfig(AudioInput):
             **self.model_dump(),
             "format": self.format.to_json(),
             "transcription": self.transcription.to_json(),
+            "turn_detection": self.turn_detection and self.turn_detection.to_json(),
             "noise_reduction": None,
         }
         if not is_beta:

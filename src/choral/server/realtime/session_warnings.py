@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from choral.server.realtime.session_config import AudioInput, BetaSession, TranscriptionSession
+from choral.server.realtime.session_config import AudioInput, BetaSession, TranscriptionSession, TurnDetection
+from choral.server.realtime.turn_end import MODEL_NAME
 
 MAX_WARNINGS = 20  # of one event
 MAX_PATH_CHARACTERS = 100
@@ -31,13 +32,18 @@ def session_warnings(session: TranscriptionSession | BetaSession) -> Iterator[Se
     if (turns := config.turn_detection) is None:
         return
     path = f"{parent}.turn_detection"
-    if turns.type == "semantic_vad":
-        text = f"turns end after {turns.silence_duration_ms} ms of silence, whatever was said"
-        yield SessionWarning(f"{path}.type", text)
+    if turns.is_semantic and "silence_duration_ms" in turns.model_fields_set:
+        yield SessionWarning(f"{path}.silence_duration_ms", "semantic_vad has `eagerness` instead")
     if turns.create_response or turns.interrupt_response:
         yield SessionWarning(path, "a transcription session has no responses to create or interrupt")
     if turns.idle_timeout_ms is not None:
         yield SessionWarning(f"{path}.idle_timeout_ms", "silence ends no turn that has not begun")
+
+
+def turn_end_warning(turns: TurnDetection) -> SessionWarning:
+    """The model of `semantic_vad` cannot be loaded."""
+    text = f"the model {MODEL_NAME} cannot be loaded, so turns end after {turns.silence_duration_ms} ms of silence"
+    return SessionWarning("session.audio.input.turn_detection.type", text)
 
 
 def unknown_field_warnings(paths: Sequence[str]) -> Iterator[SessionWarning]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -26,17 +27,24 @@ class SpeechEnd:
     sample: int  # the one after the last of the speech
 
 
-SpeechChange = SpeechStart | SpeechEnd | None
+@dataclass(frozen=True)
+class SpeechPause:
+    """Speech may have ended: there is silence, for less than `min_silence_s`."""
+
+
+SpeechChange = SpeechStart | SpeechPause | SpeechEnd | None
 
 
 class StreamingVad:
     """Finds in a stream the speech that the detector would find in the whole recording.
 
-    A start is reported after 0.1 s of speech, an end after `min_silence_s` of silence.
+    A start is reported after 0.1 s of speech, an end after `min_silence_s` of silence, and before it, if asked for, a
+    pause after `pause_s`, once in each.
     """
 
-    def __init__(self, *, threshold: float, min_silence_s: float) -> None:
+    def __init__(self, *, threshold: float, min_silence_s: float, pause_s: float | None = None) -> None:
         self._tracker = SpeechTracker(threshold, min_silence_s)
+        self._n_pause_frames = None if pause_s is None else math.ceil(pause_s * SAMPLE_RATE / FRAME_SAMPLES)
         self._detector = VoiceDetector()
         self.remainder = np.zeros(0, np.int16)  # less than a frame, not processed yet
         self._is_speech = False
@@ -52,11 +60,20 @@ class StreamingVad:
             for frame, probability in zip(block.reshape(-1, FRAME_SAMPLES), probabilities, strict=True):
                 yield frame, self._step(probability)
 
+    def end_speech(self) -> None:
+        """At a pause: what follows is other speech."""
+        self._tracker.end_run()
+        self._is_speech = False
+
     def _step(self, probability: float) -> SpeechChange:
         run = self._tracker.step(probability)
         if run is not None:
             was_speech, self._is_speech = self._is_speech, False
             return SpeechEnd(run[1] * FRAME_SAMPLES) if was_speech else None
+        if self._tracker.n_quiet_frames == self._n_pause_frames:
+            if self._is_speech:
+                return SpeechPause()
+            self._tracker.end_run()  # too short for speech
         first = self._tracker.first
         if self._is_speech or first is None or self._tracker.quiet_from is not None:
             return None

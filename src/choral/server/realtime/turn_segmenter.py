@@ -1,5 +1,6 @@
 """Cuts incoming audio into turns: with a streaming voice activity detector, or where the client commits.
 
+With a `TurnEndDetector`, a pause ends a turn that sounds complete; without one, silence of a fixed length does.
 Between turns only as much audio is kept as the next turn may start before its speech. Without turn detection, all audio
 up to a commit is a turn; its start is reported once speech is heard in it and it arrives about as fast as it is spoken.
 Positions are samples from the start of the session.
@@ -15,8 +16,9 @@ from choral.audio.constants import SAMPLE_RATE
 from choral.server.api_errors import ApiError
 from choral.server.realtime.audio_formats import Int16
 from choral.server.realtime.session_config import SessionConfig, TurnDetection
-from choral.server.realtime.streaming_vad import SpeechEnd, SpeechStart, StreamingVad
+from choral.server.realtime.streaming_vad import SpeechEnd, SpeechPause, SpeechStart, StreamingVad
 from choral.server.realtime.turn import AudioBuffer, Turn
+from choral.server.realtime.turn_end import MAX_SAMPLES, PAUSE_S, TurnEndDetector
 
 MIN_TURN_MS = 100
 MAX_DETECTION_DELAY_S = 0.5  # from the start of speech to its detection, beyond the silence that ends a turn
@@ -53,8 +55,8 @@ class ArrivalPace:
 
 
 class TurnSegmenter:
-    def __init__(self, config: SessionConfig) -> None:
-        self.config = config
+    def __init__(self, config: SessionConfig, turn_end: TurnEndDetector | None = None) -> None:
+        self.config, self.turn_end = config, turn_end
         self.n_samples = 0
         self.turn: Turn | None = None  # the one being spoken
         self._buffer = AudioBuffer()  # audio that belongs to no turn yet
@@ -78,10 +80,10 @@ class TurnSegmenter:
     def buffered_s(self) -> float:
         return self._buffer.duration_s + (self.turn.audio.duration_s if self.turn is not None else 0.0)
 
-    def configure(self, config: SessionConfig) -> None:
+    def configure(self, config: SessionConfig, turn_end: TurnEndDetector | None = None) -> None:
         """New turn detection drops the buffered audio, and is allowed between turns only."""
-        is_same = config.turn_detection == self.config.turn_detection
-        self.config = config
+        is_same = config.turn_detection == self.config.turn_detection and turn_end is self.turn_end
+        self.config, self.turn_end = config, turn_end
         if self.turn is not None and config.turn_detection is None:
             self.turn.transcription = config.transcription
         if not is_same:
@@ -97,9 +99,18 @@ class TurnSegmenter:
             match change:
                 case SpeechStart(sample):
                     yield TurnStarted(self._start_turn(self._vad_start + sample, self.config.turn_detection))
+                case SpeechPause() if self._is_complete():
+                    self._vad.end_speech()
+                    yield TurnStopped(self._end_turn(), self.n_samples)
                 case SpeechEnd():
                     yield TurnStopped(self._end_turn(), self.n_samples)
             self._trim(self.config.turn_detection)
+
+    def _is_complete(self) -> bool:
+        assert self.turn is not None
+        assert self.turn_end is not None
+        audio = self.turn.audio
+        return self.turn_end.is_complete(audio.copy(max(0, len(audio) - MAX_SAMPLES)))
 
     def _add_until_commit(self, samples: Int16) -> Iterator[TurnStarted]:
         if not samples.size:
@@ -164,12 +175,14 @@ class TurnSegmenter:
         return turn
 
     def _trim(self, vad: TurnDetection) -> None:
-        max_samples = round((vad.padding_s + vad.min_silence_s + MAX_DETECTION_DELAY_S) * SAMPLE_RATE)
+        max_samples = round((vad.padding_s + self._min_silence_s + MAX_DETECTION_DELAY_S) * SAMPLE_RATE)
         self._buffer.drop(max(0, len(self._buffer) - max_samples))
 
     def _restart(self) -> None:
         self._buffer = AudioBuffer()
         vad = self.config.turn_detection or DEFAULT_VAD
-        self._vad = StreamingVad(threshold=vad.threshold, min_silence_s=vad.min_silence_s)
+        self._min_silence_s = vad.min_silence_s if self.turn_end is None else vad.max_silence_s
+        pause_s = None if self.turn_end is None else PAUSE_S
+        self._vad = StreamingVad(threshold=vad.threshold, min_silence_s=self._min_silence_s, pause_s=pause_s)
         self._has_speech = self._is_reported = False
         self._vad_start = self.n_samples
