@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,10 +165,10 @@ def test_a_model_that_fails_leaves_the_others_alone(
             assert second.engine_pid is not None
             os.kill(second.engine_pid, signal.SIGKILL)
             await wait_until(lambda: "second" in service.models.failed_models)
-            with pytest.raises(EngineClosed):
-                await transcribe(service, jfk, "second")
             assert service.models.engine_failure("second")
             assert readiness.status == "ready"
+            with suppress(EngineClosed):  # unless the engine has been started again
+                assert "country" in await transcribe(service, jfk, "second")
             assert "country" in await transcribe(service, jfk)
             await wait_until(lambda: "second" not in service.models.failed_models)
             assert "country" in await transcribe(service, jfk, "second")

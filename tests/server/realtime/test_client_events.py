@@ -85,3 +85,22 @@ def test_a_transcription_without_a_model_uses_the_default_one(served: ServedMode
     for transcription in ({}, {"model": None, "language": None, "prompt": None}):
         session = {"input_audio_transcription": transcription}
         assert updated(DEFAULT, session, served, is_beta=True).transcription == TranscriptionConfig(model="tiny.en")
+
+
+@pytest.mark.parametrize("is_beta", [False, True])
+def test_models_that_have_no_turn_detection_at_openai(served: ServedModel, is_beta: bool) -> None:
+    """Their clients commit; a client that asks for turn detection gets it."""
+
+    def named(model: str, **more: Any) -> dict[str, Any]:
+        if is_beta:
+            return {"input_audio_transcription": {"model": model}, **more}
+        return {"type": "transcription", "audio": {"input": {"transcription": {"model": model}, **more}}}
+
+    vad = {"type": "server_vad"}
+    for model in ("gpt-realtime-whisper", "gpt-live-transcribe"):
+        assert SessionConfig.of_model(model).turn_detection is None
+        assert updated(DEFAULT, named(model), served, is_beta=is_beta).turn_detection is None
+        given = updated(DEFAULT, named(model, turn_detection=vad), served, is_beta=is_beta)
+        assert given.turn_detection == TurnDetection(type="server_vad")
+        assert updated(given, named(model), served, is_beta=is_beta).turn_detection == given.turn_detection
+    assert updated(DEFAULT, named("gpt-transcribe"), served, is_beta=is_beta).turn_detection is not None

@@ -268,6 +268,8 @@ def test_beta_dialect(realtime_server: ServeProcess, jfk_samples: Int16Samples) 
 
 def test_language_is_detected(shared_server: ServeProcess, jfk_samples: Int16Samples) -> None:
     with connected(shared_server.url) as client:
-        client.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD)
+        transcription = {"model": "gpt-transcribe"}
+        client.configure(format=FORMATS["pcm16"], turn_detection=LONG_SILENCE_VAD, transcription=transcription)
         client.append_audio(np.concatenate([jfk_samples, silence(2)]).tobytes())
         assert PHRASE in " ".join(words(client.wait_for_text()))
+        assert client.events[-1]["languages"] == [{"code": "en"}]

@@ -68,7 +68,7 @@ def delta(item_id: str, text: str, logprobs: list[dict[str, Any]] | None = None)
 
 
 def completed(item_id: str, text: str, duration_s: float, more: dict[str, Any]) -> Event:
-    """`more` are the fields `speaker` and `logprobs`, if they are asked for."""
+    """`more` are the fields `speaker`, `languages` and `logprobs`, if they are asked for."""
     usage = {"type": "duration", "seconds": round(duration_s, 3)}
     fields = {"item_id": item_id, "content_index": 0, "transcript": text, "usage": usage, **more}
     return make_event(f"{TRANSCRIPTION}.completed", **fields)

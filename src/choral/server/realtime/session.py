@@ -283,9 +283,7 @@ class Session:
 
     def _on_completed(self, turn: Turn) -> None:
         self._deps.metrics.observe_completed(time.monotonic() - turn.ended_s)
-        fields = self._speakers.field_of(turn)
-        if turn.logprobs is not None:
-            fields["logprobs"] = turn.logprobs.all_fields
+        fields = {**self._speakers.field_of(turn), **turn.requested_fields}
         self._conversation.complete(turn.id, turn.text.text)
         self._deps.send(server_events.completed(turn.id, turn.text.text, turn.duration_s, fields))
         self._close_if_finished()

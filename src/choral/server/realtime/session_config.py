@@ -33,6 +33,10 @@ from choral.server.realtime.audio_formats import G711_RATE, FormatType, Int16, d
 from choral.server.speech_form import MAX_PROMPT_CHARACTERS
 
 MAX_PADDING_MS, MAX_SILENCE_MS = 5_000, 60_000
+LANGUAGES_MODELS = ("gpt-transcribe", "gpt-live-transcribe")
+# OpenAI's models without turn detection: their clients leave the field out, and commit. After a turn that the server
+# ended, a commit would be an error.
+COMMITTED_MODELS = ("gpt-realtime-whisper", "gpt-live-transcribe")
 PcmRate = Literal[24_000, 16_000, 8_000, 32_000, 44_100, 48_000]
 BetaFormat = Literal["pcm16", "g711_ulaw", "g711_alaw"]
 
@@ -108,6 +112,11 @@ class TranscriptionConfig(SchemaModel):
     @classmethod
     def _require_languages(cls, languages: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
         return tuple(_code_of(language, info.context) for language in languages)
+
+    @property
+    def has_languages(self) -> bool:
+        """Whether complete texts name their language, as those of these models do at OpenAI."""
+        return self.model in LANGUAGES_MODELS or bool(self.languages)
 
     @property
     def options(self) -> TranscribeOptions:
@@ -203,14 +212,21 @@ class SessionConfig(AudioInput):
 
     @classmethod
     def of_model(cls, model: str) -> SessionConfig:
-        return cls(transcription=TranscriptionConfig(model=model))
+        return cls(transcription=TranscriptionConfig(model=model))._with_default_turns({})
 
     def updated(self, session: TranscriptionSession | BetaSession) -> SessionConfig:
         """The configuration with the fields that the update names."""
         parts = [session] if isinstance(session, BetaSession) else [session, session.audio.input]
         names = SessionConfig.model_fields.keys() - {"noise_reduction"}
         fields = {name: getattr(part, name) for part in parts for name in part.model_fields_set & names}
-        return self.model_copy(update=fields)
+        return self._with_default_turns(fields)
+
+    def _with_default_turns(self, fields: dict[str, Any]) -> SessionConfig:
+        """A copy with these fields; until turn detection is given, it is that of the model's name."""
+        config = self.model_copy(update=fields)
+        if "turn_detection" in config.model_fields_set or config.transcription.model not in COMMITTED_MODELS:
+            return config
+        return config.model_copy(update={"turn_detection": None})
 
     def to_json(self, session_id: str, *, is_beta: bool) -> dict[str, Any]:
         """The `session` object of server events."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -105,6 +106,16 @@ class Turn:
     def untranscribed_s(self) -> float:
         """Audio that arrived since the newest hypothesis."""
         return (self.n_samples - self.n_transcribed) / SAMPLE_RATE
+
+    @property
+    def requested_fields(self) -> dict[str, Any]:
+        """Of the event with its complete text: `languages` and `logprobs`, if they are asked for."""
+        fields: dict[str, Any] = {}
+        if self.transcription.has_languages:
+            fields["languages"] = [{"code": self.language}] if self.language and self.text.text else []
+        if self.logprobs is not None:
+            fields["logprobs"] = self.logprobs.all_fields
+        return fields
 
     def confirm(self, tokens: Tokens) -> None:
         """Move `tokens`, the first of the hypothesis, to the confirmed text."""

@@ -100,6 +100,7 @@ class TurnTranscriber:
             cutter = Cutter(recording, self._dims.n_mels)
             language = turn.language if turn.history else None
             language = language or (yield from self._detect_language(turn, cutter.first_window()))
+            turn.language = language
             options = self._options(turn)
             if turn.history:
                 prompt = self._tokenizer.decode(turn.history[-self._max_prompt_tokens :])
