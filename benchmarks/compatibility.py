@@ -31,6 +31,7 @@ from choral.cli.console import write_stdout
 from choral.cli.shared_flags import machine_arguments
 from choral.remote import speech_samples
 from support.script import run_script
+from support.voice_agents import livekit, pipecat
 
 WORDS = "what your country can do for you"
 RAW = {"rate": 16_000, "width": 2, "channels": 1}
@@ -183,6 +184,27 @@ def speaches_models(target: Target) -> str:
     return WORDS
 
 
+def livekit_trial(tried: str, **options: Any) -> ClientTrial:
+    def transcribe(target: Target) -> str:
+        return livekit(target.url, target.samples, use_realtime=True, **options)
+
+    return ClientTrial("LiveKit Agents, `openai.STT`", "livekit-plugins-openai", tried, transcribe)
+
+
+def pipecat_trial(tried: str, *, turns: Any = False, **settings: Any) -> ClientTrial:
+    """Without `turns`, the service commits when its pipeline says so."""
+
+    def make(stt: Any, address: dict[str, str]) -> Any:
+        service = stt.OpenAIRealtimeSTTService
+        return service(**address, turn_detection=turns, settings=service.Settings(**settings))
+
+    def transcribe(target: Target) -> str:
+        return pipecat(target.url, target.samples, commits=turns is False, make=make)
+
+    return ClientTrial("Pipecat, `OpenAIRealtimeSTTService`", "pipecat-ai", tried, transcribe)
+
+
+SEMANTIC = {"type": "semantic_vad", "eagerness": "high"}
 TRIALS = (
     ClientTrial("openai (Python)", "openai", "`transcriptions.create` with words", openai_transcription),
     ClientTrial("openai (Python)", "openai", "`transcriptions.create(stream=True)`", openai_stream),
@@ -190,6 +212,20 @@ TRIALS = (
     ClientTrial("deepgram-sdk (Python)", "deepgram-sdk", "`listen.v1.media.transcribe_file`", deepgram_file),
     ClientTrial("deepgram-sdk (Python)", "deepgram-sdk", "`listen.v1.connect`, interim results", deepgram_live),
     ClientTrial("wyoming (Python)", "wyoming", "`AsyncTcpClient`: transcribe, audio, transcript", wyoming_client),
+    livekit_trial("defaults"),
+    livekit_trial("noise reduction", noise_reduction_type="near_field"),
+    livekit_trial(
+        "semantic VAD, languages, keywords",
+        model="gpt-transcribe",
+        language=["en", "de"],
+        keywords=["Americans"],
+        turn_detection=SEMANTIC,
+    ),
+    livekit_trial("`gpt-realtime-whisper`, which it commits itself", model="gpt-realtime-whisper"),
+    pipecat_trial("defaults"),
+    pipecat_trial("noise reduction, delay", noise_reduction="near_field", delay="low"),
+    pipecat_trial("server VAD", turns={"type": "server_vad"}, model="gpt-transcribe"),
+    pipecat_trial("semantic VAD, noise reduction", turns=SEMANTIC, model="gpt-transcribe", noise_reduction="far_field"),
     ClientTrial("curl", "", "whisper-asr-webservice's `/asr`", curl_asr),
     ClientTrial("curl", "", "whisper.cpp's `/inference`", curl_whisper_cpp),
     ClientTrial("httpx (Python)", "httpx", "speaches' `/v1/models` and `/api/ps`", speaches_models),
