@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import shutil
 import subprocess
@@ -181,7 +182,12 @@ class TestErrors:
         ],
     )
     def test_a_cluster_that_cannot_be_joined(
-        self, fault: Exception, text: str, ray_cluster: Any, monkeypatch: pytest.MonkeyPatch
+        self,
+        fault: Exception,
+        text: str,
+        ray_cluster: Any,
+        monkeypatch: pytest.MonkeyPatch,
+        caplog: pytest.LogCaptureFixture,
     ) -> None:
         def init(**_: Any) -> None:
             raise fault
@@ -190,3 +196,4 @@ class TestErrors:
         monkeypatch.setattr(ray_cluster, "init", init)
         with pytest.raises(ClusterError, match=text):
             connect("auto")
+        assert caplog.handler.level == logging.NOTSET  # one of the program's handlers, which is not Ray's

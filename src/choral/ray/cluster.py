@@ -67,9 +67,9 @@ def _require_listener(address: str | None) -> None:
 
 
 def _log_errors_only() -> None:
-    """Ray Data reports every step on standard error; its own files have all of it."""
+    """Ray Data reports every step on standard error; its own files have all of it. Other handlers stay as they are."""
     for handler in logging.getLogger("ray.data").handlers:
-        if isinstance(handler, logging.StreamHandler):
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("ray."):
             handler.setLevel(logging.ERROR)
 
 
