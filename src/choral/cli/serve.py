@@ -138,6 +138,7 @@ def load_served_model(arguments: argparse.Namespace) -> Model:
     from choral.api import Model
     from choral.engine.engine_plan import plan_engine
     from choral.longform.load_transcriber import default_name
+    from choral.serving.device_processes import load_on_devices
     from choral.serving.runtime_plan import needs_engine_process
     from choral.serving.supervised_engine import SupervisedEngine
 
@@ -146,7 +147,9 @@ def load_served_model(arguments: argparse.Namespace) -> Model:
         return load_model(arguments, **SERVICE_SETTINGS)
     name = arguments.model or default_name(settings)
     with download_bar(f"loading {name}", is_quiet=arguments.quiet) as on_download:
-        engine = SupervisedEngine(name, settings, on_download=on_download, log_format=arguments.log_format)
+        engine = SupervisedEngine(
+            name, settings, on_download=on_download, log_format=arguments.log_format, load=load_on_devices
+        )
     return Model(name, engine, engine.transcriber)
 
 

@@ -48,6 +48,10 @@ class ReplaceableEngine:
         self._client.self_test()
 
     @property
+    def n_in_flight(self) -> int:
+        return self._client.n_in_flight
+
+    @property
     def is_working(self) -> bool:
         return self._client.is_working
 

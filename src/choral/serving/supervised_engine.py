@@ -25,6 +25,7 @@ from choral.longform.load_transcriber import OnDownload, load_transcriber
 from choral.longform.transcriber import Transcriber
 from choral.serving.engine_main import LoadFunction
 from choral.serving.engine_process import EngineProcess
+from choral.serving.sample_arena import N_SLOTS
 
 log = logging.getLogger("choral.serving")
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0  # before a restart that follows one that failed; doubles each time
@@ -39,8 +40,13 @@ class SupervisedEngine:
         on_download: OnDownload | None = None,
         log_format: LogFormat | None = None,
         load: LoadFunction = load_transcriber,
+        n_windows: int = N_SLOTS,
     ) -> None:
-        """Waits until the process has loaded the model; raises the error of loading it."""
+        """Waits until the process has loaded the model; raises the error of loading it.
+
+        At most `n_windows` that are submitted here are with the engine at a time.
+        """
+        self._n_windows = n_windows
         self.on_restart: Callable[[], None] = lambda: None  # clients of the old process have ended
         self._is_closed = False
         self._lock = threading.Lock()  # a process is not started while this is being closed
@@ -55,7 +61,7 @@ class SupervisedEngine:
         )
         try:
             self._process.wait_until_ready()
-            self._use(self._process.connect())
+            self._use(self._process.connect(n_windows))
         except BaseException:
             self._process.close()
             raise
@@ -95,6 +101,10 @@ class SupervisedEngine:
 
     def self_test(self) -> None:
         self._client.self_test()
+
+    @property
+    def n_in_flight(self) -> int:
+        return self._client.n_in_flight
 
     @property
     def is_working(self) -> bool:
@@ -151,7 +161,7 @@ class SupervisedEngine:
                 return
             self._has_ended.clear()
             self._process.restart()
-        transcriber = self._process.connect()
+        transcriber = self._process.connect(self._n_windows)
         self._client.close()
         self.on_restart()  # before windows are taken again: requests must not go to clients of the old process
         self._use(transcriber)
