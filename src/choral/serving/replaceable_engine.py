@@ -1,6 +1,7 @@
 """The engine as a long-lived process sees it: a client that is replaced when the engine's process was started again.
 
 Windows that the old client had have failed with `EngineClosed`; what is submitted next goes to the new one.
+`SupervisedEngine` is the one that starts the process.
 """
 
 from __future__ import annotations

@@ -10,28 +10,24 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
 
 from choral.common.backoff import backoff_s
 from choral.common.logs import LogFormat
 from choral.config import EngineSettings
-from choral.engine.any_engine import AnyEngine
-from choral.engine.engine import CLOSED, EngineStats
-from choral.engine.steps import Pending
-from choral.engine.window import Caller, Result, Window
+from choral.engine.engine import CLOSED
 from choral.errors import ChoralError
 from choral.longform.load_transcriber import OnDownload, load_transcriber
 from choral.longform.transcriber import Transcriber
 from choral.serving.engine_main import LoadFunction
 from choral.serving.engine_process import EngineProcess
+from choral.serving.replaceable_engine import ReplaceableEngine
 from choral.serving.sample_arena import N_SLOTS
 
 log = logging.getLogger("choral.serving")
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0  # before a restart that follows one that failed; doubles each time
 
 
-class SupervisedEngine:
+class SupervisedEngine(ReplaceableEngine):
     def __init__(
         self,
         model: str,
@@ -69,11 +65,8 @@ class SupervisedEngine:
         self._thread.start()
 
     def _use(self, transcriber: Transcriber) -> None:
-        self._client: AnyEngine = transcriber.engine
         self.tokenizer, self.dims = transcriber.tokenizer, transcriber.dims
-        client = self._client
-        self.name, self.device, self.compute_type = client.name, client.device, client.compute_type
-        self.n_devices, self.capacity, self.settings = client.n_devices, client.capacity, client.settings
+        self.replace(transcriber.engine)
 
     @property
     def transcriber(self) -> Transcriber:
@@ -87,30 +80,6 @@ class SupervisedEngine:
         """Hand the engine's end of a connection to the process that runs now, or will be started next."""
         self._process.add_client(connection)
 
-    def submit(self, window: Window[Result], caller: Caller | None = None) -> Pending[Result]:
-        return self._client.submit(window, caller)
-
-    def cancel(self, future: Future[Any]) -> None:
-        self._client.cancel(future)
-
-    def cancel_all(self, caller: Caller) -> None:
-        self._client.cancel_all(caller)
-
-    def clear_cache(self) -> None:
-        self._client.clear_cache()
-
-    def self_test(self) -> None:
-        self._client.self_test()
-
-    @property
-    def n_in_flight(self) -> int:
-        return self._client.n_in_flight
-
-    @property
-    def is_working(self) -> bool:
-        """Whether it takes windows."""
-        return self._client.is_working
-
     @property
     def failure(self) -> str | None:
         return CLOSED if self._is_closed else self._process.failure or self._client.failure
@@ -120,11 +89,6 @@ class SupervisedEngine:
         if self._is_closed or self._process.failure:
             return dict.fromkeys(self.device.split(", "), self.failure or CLOSED)
         return self._client.failed_devices
-
-    @property
-    def stats(self) -> EngineStats:
-        """Of the process that runs now."""
-        return self._client.stats
 
     def drain(self, timeout_s: float | None = None) -> bool:
         return self._process.drain(timeout_s)
