@@ -15,11 +15,12 @@ from choral.engine.any_engine import AnyEngine
 from choral.engine.engine import EngineStats
 from choral.errors import UsageError
 from choral.longform.alignment import start_alignment
-from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
+from choral.longform.load_transcriber import OnDownload, default_name
 from choral.longform.progress_reporter import OnProgress
 from choral.longform.token_logprobs import text_tokens
 from choral.longform.transcriber import AnyTranscription, Transcriber, detect_language
 from choral.options import Priority, TranscribeOptions
+from choral.serving.device_processes import load_on_devices
 from choral.speakers.voice_options import options_by_name
 from choral.transcript import Segment, Token, Transcript
 
@@ -47,8 +48,7 @@ def load(
 
     The default model is `large-v3-turbo` with CUDA and `base` on a CPU. On a CPU, `optimize_for="throughput"` chooses
     the engine that is faster for many callers instead of the one for a single file. `settings` holds every engine
-    setting (slots, encoder budget, queue limit, …) and takes the place of the five named ones. `on_download` receives
-    the bytes downloaded so far and in total.
+    setting (slots, …) and takes the place of the five named ones. `on_download` gets the bytes so far and in total.
     """
     named = EngineSettings(
         engine=engine, device=device, compute_type=compute_type, threads=threads, optimize_for=optimize_for
@@ -60,7 +60,7 @@ def load(
             "pass either settings=, or engine=, device=, compute_type=, threads= and optimize_for=, not both"
         )
     name = str(model) if model is not None else default_name(settings)
-    transcriber = load_transcriber(name, settings, on_download)
+    transcriber = load_on_devices(name, settings, on_download)
     return Model(name, transcriber.engine, transcriber)
 
 

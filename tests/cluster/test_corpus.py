@@ -99,6 +99,7 @@ def test_a_corpus_has_the_texts_of_transcribe_and_is_resumed(
         run_corpus(folder, output, options=TranscribeOptions(language="en", word_timestamps=True))
 
 
+@pytest.mark.slow
 def test_a_long_file_is_shared_and_survives_killed_engines(
     ray_cluster: Any, speech_clips: list[Path], tmp_path: Path
 ) -> None:
@@ -120,6 +121,7 @@ def test_a_long_file_is_shared_and_survives_killed_engines(
         assert row["text"] == model.transcribe(folder / "long.wav", word_timestamps=True).text
 
 
+@pytest.mark.slow
 def test_a_dataset_keeps_its_columns(ray_cluster: Any, speech_clips: list[Path]) -> None:
     rows = [{"bytes": speech_clips[0].read_bytes(), "id": 7}, {"bytes": b"nothing", "id": 8}]
     dataset = choral.ray.transcribe(ray_cluster.data.from_items(rows), model="tiny.en", language="en")

@@ -13,7 +13,7 @@ from choral.engine.engine import Engine
 from choral.engine.group import EngineGroup
 from choral.engine.steps import Pending
 from choral.engine.window import Caller, Decoded, DecodeParams, Window
-from choral.errors import EngineClosed, QueueFull, UsageError
+from choral.errors import EngineClosed, QueueFull, UsageError, WindowFailed
 from fake_runner import FakeRunner, Plan, audio
 
 SOON_S = 20
@@ -74,6 +74,33 @@ def test_cancelled_windows_leave_their_engine(harness: PausableGroup) -> None:
             each.result(SOON_S)
     assert all(each.result(SOON_S) for each in pending[4:])
     assert harness.group.drain(SOON_S)
+
+
+def test_a_window_that_fails_everywhere_is_tried_twice() -> None:
+    def fail(_: str) -> None:
+        raise RuntimeError("broken")
+
+    runners = [FakeRunner(4, on_call=fail) for _ in range(3)]
+    group = EngineGroup([Engine(runner, EngineSettings(device="cpu", warm_up=False)) for runner in runners], 99)
+    with pytest.raises(WindowFailed, match="broken"):
+        group.submit(Window(audio(1), DecodeParams())).result(SOON_S)
+    assert group.stats.failed == 2
+    group.close()
+
+
+def test_a_cancelled_window_is_not_tried_again(harness: PausableGroup) -> None:
+    harness.gate.clear()
+    caller = Caller()
+    pending = [harness.submit(caller=caller) for _ in range(4)]
+    direct = harness.submit()
+    assert direct.cancel()
+    harness.group.cancel_all(caller)
+    harness.gate.set()
+    for each in [*pending, direct]:
+        with pytest.raises(CancelledError):
+            each.result(SOON_S)
+    harness.group.close()
+    assert harness.group.stats.cancelled == harness.group.stats.windows == 5
 
 
 def test_the_queue_limit_holds_for_all_engines_together() -> None:

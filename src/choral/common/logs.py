@@ -56,3 +56,10 @@ def configure_logging(log_format: LogFormat, *, is_quiet: bool = False, **consta
         logger = logging.getLogger(name)
         logger.addHandler(handler)
         logger.setLevel(level)
+
+
+def configured_format() -> LogFormat | None:
+    """The format in which this process logs; None if `configure_logging` was not called."""
+    formats: dict[type, LogFormat] = {JsonFormatter: "json", TextFormatter: "text"}
+    formatters = [type(handler.formatter) for handler in logging.getLogger("choral").handlers]
+    return next((formats[each] for each in formatters if each in formats), None)

@@ -37,6 +37,10 @@ class AnyEngine(Protocol):
     def self_test(self) -> None: ...
 
     @property
+    def n_in_flight(self) -> int:
+        """Windows that have not left."""
+
+    @property
     def is_working(self) -> bool: ...
 
     @property

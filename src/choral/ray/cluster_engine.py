@@ -132,6 +132,10 @@ class ClusterEngine:
         else:
             sent.future.set_result(outcome)
 
+    @property
+    def n_in_flight(self) -> int:
+        return len(self._windows)
+
     def cancel(self, future: Future[Any]) -> None:
         sent = self._windows.get(future)
         future.cancel()

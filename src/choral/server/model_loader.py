@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from choral.api import Model
 from choral.common.logs import LogFormat
-from choral.common.process_memory import process_memory_bytes
+from choral.common.process_memory import process_tree_memory_bytes
 from choral.config import EngineSettings
 from choral.engine.engine_plan import plan_engine
-from choral.longform.load_transcriber import OnDownload, default_name, load_transcriber
+from choral.longform.load_transcriber import OnDownload, default_name
 from choral.longform.token_logprobs import text_tokens
 from choral.model import catalog
 from choral.model.drafts import find_draft
@@ -22,6 +22,7 @@ from choral.model.store import ModelStore
 from choral.model.tokenizer import Tokenizer
 from choral.model.weights import open_checkpoint
 from choral.serving.async_requests import AsyncRequests
+from choral.serving.device_processes import load_on_devices
 from choral.serving.runtime import Runtime
 from choral.serving.runtime_plan import needs_engine_process
 from choral.serving.settings import ServingSettings
@@ -84,13 +85,13 @@ class LoadedModel:
 
     @property
     def memory_bytes(self) -> int:
-        """Of the engine's process, and its weights and slots on a GPU; 0 if it shares the server's process."""
+        """Of the engine's processes, and its weights and slots on a GPU; 0 if it shares the server's process."""
         if self.engine_pid is None:
             return 0
         capacity = self.transcriber.engine.capacity
         n_gpus = self.model.device.count("cuda")  # each has all weights
         device_bytes = n_gpus * self.info.weights_bytes + capacity.n_slots * capacity.slot_bytes if n_gpus else 0
-        return process_memory_bytes(self.engine_pid) + device_bytes
+        return process_tree_memory_bytes(self.engine_pid) + device_bytes
 
 
 class ModelLoader:
@@ -129,9 +130,9 @@ class ModelLoader:
         settings = replace(self._engine, memory_share=1 / n_models)
         is_on_gpu = plan_engine(settings).is_torch_on_gpu
         if (in_own_process and sys.platform == "linux") or needs_engine_process(is_on_gpu=is_on_gpu):
-            engine = SupervisedEngine(info.name, settings, log_format=self._log_format)
+            engine = SupervisedEngine(info.name, settings, log_format=self._log_format, load=load_on_devices)
             return Model(info.name, engine, engine.transcriber)
-        transcriber = load_transcriber(info.name, settings)
+        transcriber = load_on_devices(info.name, settings)
         return Model(info.name, transcriber.engine, transcriber)
 
     def start(self, info: ModelInfo, model: Model, n_models: int = 1) -> LoadedModel:

@@ -39,9 +39,9 @@ from choral.serving.window_backlog import ClientWindow, WindowBacklog
 LOST = "the engine's process has ended"
 
 
-def connect(connection: socket.socket) -> Transcriber:
-    """A transcriber on the engine whose server has the other end of the socket. Needs no checkpoint and no torch."""
-    client = EngineClient(connection)
+def connect(connection: socket.socket, n_windows: int = N_SLOTS) -> Transcriber:
+    """A transcriber on the engine whose server has the other end of the socket; more than `n_windows` wait here."""
+    client = EngineClient(connection, n_windows)
     tokenizer = Tokenizer.for_checkpoint(client.dims, client.vocabulary)
     return Transcriber(client, tokenizer, client.dims)
 

@@ -26,6 +26,7 @@ from choral.serving.child_process import death_reason, start_child
 from choral.serving.engine_client import connect
 from choral.serving.engine_main import LoadFunction, receive_packet, send_packet
 from choral.serving.error_messages import error_from_name
+from choral.serving.sample_arena import N_SLOTS
 
 CLOSE_TIMEOUT_S = 20.0  # for the process to free its device; then it is killed
 
@@ -85,11 +86,11 @@ class EngineProcess:
         with connection, contextlib.suppress(OSError):  # if the process has ended, the client notices by its own end
             send_packet(self._control, "client", fds=(connection.fileno(),))
 
-    def connect(self) -> Transcriber:
+    def connect(self, n_windows: int = N_SLOTS) -> Transcriber:
         """A transcriber in this process; waits until the process has loaded."""
         ours, theirs = socket.socketpair()
         self.add_client(theirs)
-        return connect(ours)
+        return connect(ours, n_windows)
 
     def drain(self, timeout_s: float | None = None) -> bool:
         """Refuse new windows and wait for those submitted; False when the time ran out first, or the process ended."""

@@ -1,6 +1,7 @@
 """The engine as a long-lived process sees it: a client that is replaced when the engine's process was started again.
 
 Windows that the old client had have failed with `EngineClosed`; what is submitted next goes to the new one.
+`SupervisedEngine` is the one that starts the process.
 """
 
 from __future__ import annotations
@@ -46,6 +47,10 @@ class ReplaceableEngine:
 
     def self_test(self) -> None:
         self._client.self_test()
+
+    @property
+    def n_in_flight(self) -> int:
+        return self._client.n_in_flight
 
     @property
     def is_working(self) -> bool:

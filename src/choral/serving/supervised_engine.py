@@ -10,27 +10,24 @@ import logging
 import socket
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import Any
 
 from choral.common.backoff import backoff_s
 from choral.common.logs import LogFormat
 from choral.config import EngineSettings
-from choral.engine.any_engine import AnyEngine
-from choral.engine.engine import CLOSED, EngineStats
-from choral.engine.steps import Pending
-from choral.engine.window import Caller, Result, Window
+from choral.engine.engine import CLOSED
 from choral.errors import ChoralError
 from choral.longform.load_transcriber import OnDownload, load_transcriber
 from choral.longform.transcriber import Transcriber
 from choral.serving.engine_main import LoadFunction
 from choral.serving.engine_process import EngineProcess
+from choral.serving.replaceable_engine import ReplaceableEngine
+from choral.serving.sample_arena import N_SLOTS
 
 log = logging.getLogger("choral.serving")
 FIRST_PAUSE_S, MAX_PAUSE_S = 1.0, 60.0  # before a restart that follows one that failed; doubles each time
 
 
-class SupervisedEngine:
+class SupervisedEngine(ReplaceableEngine):
     def __init__(
         self,
         model: str,
@@ -39,8 +36,13 @@ class SupervisedEngine:
         on_download: OnDownload | None = None,
         log_format: LogFormat | None = None,
         load: LoadFunction = load_transcriber,
+        n_windows: int = N_SLOTS,
     ) -> None:
-        """Waits until the process has loaded the model; raises the error of loading it."""
+        """Waits until the process has loaded the model; raises the error of loading it.
+
+        At most `n_windows` that are submitted here are with the engine at a time.
+        """
+        self._n_windows = n_windows
         self.on_restart: Callable[[], None] = lambda: None  # clients of the old process have ended
         self._is_closed = False
         self._lock = threading.Lock()  # a process is not started while this is being closed
@@ -55,7 +57,7 @@ class SupervisedEngine:
         )
         try:
             self._process.wait_until_ready()
-            self._use(self._process.connect())
+            self._use(self._process.connect(n_windows))
         except BaseException:
             self._process.close()
             raise
@@ -63,11 +65,8 @@ class SupervisedEngine:
         self._thread.start()
 
     def _use(self, transcriber: Transcriber) -> None:
-        self._client: AnyEngine = transcriber.engine
         self.tokenizer, self.dims = transcriber.tokenizer, transcriber.dims
-        client = self._client
-        self.name, self.device, self.compute_type = client.name, client.device, client.compute_type
-        self.n_devices, self.capacity, self.settings = client.n_devices, client.capacity, client.settings
+        self.replace(transcriber.engine)
 
     @property
     def transcriber(self) -> Transcriber:
@@ -81,26 +80,6 @@ class SupervisedEngine:
         """Hand the engine's end of a connection to the process that runs now, or will be started next."""
         self._process.add_client(connection)
 
-    def submit(self, window: Window[Result], caller: Caller | None = None) -> Pending[Result]:
-        return self._client.submit(window, caller)
-
-    def cancel(self, future: Future[Any]) -> None:
-        self._client.cancel(future)
-
-    def cancel_all(self, caller: Caller) -> None:
-        self._client.cancel_all(caller)
-
-    def clear_cache(self) -> None:
-        self._client.clear_cache()
-
-    def self_test(self) -> None:
-        self._client.self_test()
-
-    @property
-    def is_working(self) -> bool:
-        """Whether it takes windows."""
-        return self._client.is_working
-
     @property
     def failure(self) -> str | None:
         return CLOSED if self._is_closed else self._process.failure or self._client.failure
@@ -110,11 +89,6 @@ class SupervisedEngine:
         if self._is_closed or self._process.failure:
             return dict.fromkeys(self.device.split(", "), self.failure or CLOSED)
         return self._client.failed_devices
-
-    @property
-    def stats(self) -> EngineStats:
-        """Of the process that runs now."""
-        return self._client.stats
 
     def drain(self, timeout_s: float | None = None) -> bool:
         return self._process.drain(timeout_s)
@@ -151,7 +125,7 @@ class SupervisedEngine:
                 return
             self._has_ended.clear()
             self._process.restart()
-        transcriber = self._process.connect()
+        transcriber = self._process.connect(self._n_windows)
         self._client.close()
         self.on_restart()  # before windows are taken again: requests must not go to clients of the old process
         self._use(transcriber)
