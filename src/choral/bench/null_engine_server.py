@@ -14,6 +14,7 @@ from choral.longform import load_transcriber
 from choral.longform.load_transcriber import OnDownload
 from choral.longform.transcriber import Transcriber
 from choral.serving import runtime_plan, supervised_engine
+from choral.serving.engine_main import LoadFunction
 from choral.serving.supervised_engine import SupervisedEngine
 
 
@@ -23,7 +24,10 @@ def load_null_transcriber(model: str, settings: EngineSettings, on_download: OnD
 
 
 class SupervisedNullEngine(SupervisedEngine):
-    def __init__(self, model: str, settings: EngineSettings, *, log_format: LogFormat | None) -> None:
+    def __init__(
+        self, model: str, settings: EngineSettings, *, log_format: LogFormat | None, load: LoadFunction
+    ) -> None:
+        """`load` is that of a real engine."""
         super().__init__(model, settings, log_format=log_format, load=load_null_transcriber)
 
 
