@@ -64,6 +64,9 @@ def test_fields_of_other_servers() -> None:
     assert (options.vad, options.timestamps) == (True, False)
     assert read(("use_beam_search", "true"), ("beam_size", "3")).options.beam_size == 3
     assert read(("use_beam_search", "false")).options.beam_size == 1
+    assert read(("use_beam_search", "true"), ("n", "2")).options.beam_size == 2
+    assert read(("n", "1")).options.beam_size == 1
+    assert refusal(("n", "2")).param == "n"
     assert read(("max_completion_tokens", "4096")).options.max_tokens is None
     for several in (
         [("temperature", "0, 0.4")],

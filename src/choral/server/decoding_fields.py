@@ -17,7 +17,7 @@ MAX_KEYWORDS = 256
 MAX_USER_CHARACTERS = 512
 MAX_COMPLETION_TOKENS = 2**31
 MAX_WINDOW_TOKENS = 448  # a larger `max_completion_tokens` limits nothing: no window has more
-VLLM_BEAMS = 5  # of `use_beam_search` without a number
+VLLM_BEAMS, MAX_BEAMS = 5, 64  # of `use_beam_search` without a number; of `beam_size`
 
 
 def _split_temperatures(value: Any) -> Any:
@@ -46,7 +46,10 @@ class DecodingFields(FormModel):
         None, ge=1, le=MAX_COMPLETION_TOKENS, description="maximum number of tokens per window"
     )
     beam_size: int | None = option_field("beam_size")
-    use_beam_search: bool | None = Field(None, description=f"true: {VLLM_BEAMS} beams, or as many as beam_size says")
+    use_beam_search: bool | None = Field(
+        None, description=f"true: {VLLM_BEAMS} beams, or as many as beam_size or n says"
+    )
+    n: int | None = Field(None, ge=1, le=MAX_BEAMS, description="vLLM's number of beams; needs use_beam_search")
     best_of: int | None = option_field("best_of")
     length_penalty: float | None = option_field("length_penalty")
     condition_on_previous_text: bool | None = option_field("condition_on_previous_text")
@@ -84,4 +87,4 @@ class DecodingFields(FormModel):
     def _beam_size(self) -> int | None:
         if self.use_beam_search is None:
             return self.beam_size
-        return (self.beam_size or VLLM_BEAMS) if self.use_beam_search else 1
+        return (self.beam_size or self.n or VLLM_BEAMS) if self.use_beam_search else 1

@@ -138,6 +138,8 @@ class SpeechForm(DecodingFields):
             option = "mode sequential" if self.mode == "sequential" else "vad false"
             text = f"chunking_strategy cuts at silences, which {option} disables: omit one of them"
             raise _conflict("chunking_strategy", text)
+        if (self.n or 1) > 1 and not self.use_beam_search:
+            raise _conflict("n", "n is the number of beams, and a request has one text: add use_beam_search=true")
         for mine, theirs in (("vad", "vad_filter"), ("hotwords", "keywords")):
             if getattr(self, mine) is not None and getattr(self, theirs) not in (None, []):
                 raise _conflict(theirs, f"{theirs} is another name of {mine}: omit one of them")
