@@ -128,6 +128,7 @@ def test_job_form_has_every_option_with_its_range() -> None:
     schema = JobForm.model_json_schema()["properties"]
     assert set(schema) == {
         "url",
+        "model",
         "priority",
         "callback",
         "align",
