@@ -6,112 +6,32 @@ Steps take the time that `choral bench gpu` measured (on one H200, or in FILE of
   batch   a corpus: every GPU has more windows than slots; files of --windows windows
   live    --rate windows a second arrive at random, by --arrivals: what live streams and short requests send
 
+With --encode-gpus, some GPUs only encode, and hand what they made to those that decode.
 --failures-per-hour of each GPU; a GPU that failed is back after --down-s, and its windows go elsewhere.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import math
-import random
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
-
-import numpy as np
 
 from choral.bench.report import json_line
 from choral.cli.arguments import Parser, describe
 from choral.cli.console import format_table, write_stdout
 from choral.engine.window import Caller
 from choral.errors import UsageError
+from support.arrivals import ARRIVALS, arrival_times
+from support.load_run import HAND_OVER_MS, LoadRun, SimulatedLoad
 from support.script import run_script
 from support.step_costs import H200, StepTimes, read_step_times
-from support.virtual_cluster import VirtualClock, VirtualCluster, VirtualGpu, VirtualWindow
 
-WINDOW_S, SAMPLE_BYTES = 30.0, 16_000 * 4  # samples are sent to engines as float32
+WINDOW_S = 30.0
 LONG_TOKENS, SHORT_TOKENS, SHORT_S = 100, 27, 10.0
 CHECK_CALLERS = {10: 10, 50: 73}
-ARRIVALS = ("poisson", "bursts", "day")
-BURST_FACTOR, BURST_PERIOD_S, BURST_S = 4.0, 10.0, 2.0
-DAY_LOW = 0.2  # of the mean rate, at night; as much above the mean at noon
-
-
-@dataclass(frozen=True)
-class SimulatedLoad:
-    load: str
-    model: str
-    n_gpus: int
-    virtual_s: float
-    windows: int
-    windows_per_s: float
-    times_real_time: float
-    p50_s: float
-    p99_s: float
-    busy_share: float
-    sample_bytes_per_s: float  # from where audio is decoded to the engines
-    resent: int
-    failures: int
-
-
-class LoadRun:
-    """One cluster with one load: who sends windows when, and when they end."""
-
-    def __init__(self, times: StepTimes, n_gpus: int, n_routers: int, seed: int) -> None:
-        self.clock, self.dice = VirtualClock(), random.Random(seed)
-        random.seed(seed)  # the router's choice between equals
-        self.cluster = VirtualCluster(self.clock, times, n_gpus, n_routers)
-        self.times, self.n_failures = times, 0
-        self.ends: list[tuple[float, float]] = []  # of windows: when they ended, and how long they took
-        self._numbers = itertools.count()
-
-    def send(self, n_tokens: int, caller: Caller, on_end: Callable[[], None] = lambda: None) -> None:
-        started_s = self.clock.now_s
-        router = self.cluster.routers[id(caller) // 64 % len(self.cluster.routers)]
-
-        def end() -> None:
-            self.ends.append((self.clock.now_s, self.clock.now_s - started_s))
-            on_end()
-
-        key = next(self._numbers).to_bytes(8, "little")
-        self.cluster.submit(VirtualWindow(key, n_tokens, caller, end), router)
-
-    def fail_at_random(self, per_hour: float, down_s: float, until_s: float) -> None:
-        for gpu in self.cluster.gpus:
-            at_s = 0.0
-            while per_hour and (at_s := at_s + self.dice.expovariate(per_hour / 3600)) < until_s:
-                self.clock.call_at(at_s, partial(self._fail, gpu, down_s))
-
-    def _fail(self, gpu: VirtualGpu, down_s: float) -> None:
-        self.n_failures += 1
-        gpu.fail(down_s)
-
-    def result(self, load: str, window_s: float, warm_up_s: float = 0.0) -> SimulatedLoad:
-        """Of the time after the warm-up, in which nothing ends at first and then much at once."""
-        seconds = self.clock.now_s
-        latencies_s = [latency_s for ended_s, latency_s in self.ends if ended_s >= warm_up_s]
-        n = len(latencies_s)
-        p50_s, p99_s = np.percentile(latencies_s, [50, 99]) if n else (math.nan, math.nan)
-        busy_s = sum(gpu.busy_s for gpu in self.cluster.gpus)
-        rate = n / (seconds - warm_up_s)
-        return SimulatedLoad(
-            load=load,
-            model=self.times.name,
-            n_gpus=len(self.cluster.gpus),
-            virtual_s=seconds,
-            windows=n,
-            windows_per_s=rate,
-            times_real_time=rate * window_s,
-            p50_s=float(p50_s),
-            p99_s=float(p99_s),
-            busy_share=busy_s / seconds / len(self.cluster.gpus),
-            sample_bytes_per_s=rate * window_s * SAMPLE_BYTES,
-            resent=self.cluster.n_resent,
-            failures=self.n_failures,
-        )
 
 
 def run_windows(times: StepTimes, n_windows: int, n_tokens: int) -> SimulatedLoad:
@@ -138,9 +58,14 @@ def run_callers(times: StepTimes, n_callers: int, n_requests: int) -> SimulatedL
     return run.result(f"{n_callers} callers", SHORT_S)
 
 
+def cluster_for(arguments: argparse.Namespace, times: StepTimes) -> LoadRun:
+    n_routers = arguments.routers or arguments.gpus
+    return LoadRun(times, arguments.gpus, n_routers, arguments.seed, arguments.encode_gpus, arguments.hand_over_ms)
+
+
 def run_batch(arguments: argparse.Namespace, times: StepTimes) -> SimulatedLoad:
     """Files, as many at once as keep every slot busy; a file that ends is replaced until the time is over."""
-    run = LoadRun(times, arguments.gpus, arguments.routers or arguments.gpus, arguments.seed)
+    run = cluster_for(arguments, times)
     run.fail_at_random(arguments.failures_per_hour, arguments.down_s, arguments.seconds)
 
     def start_file() -> None:
@@ -161,7 +86,7 @@ def run_batch(arguments: argparse.Namespace, times: StepTimes) -> SimulatedLoad:
 
 
 def run_live(arguments: argparse.Namespace, times: StepTimes) -> SimulatedLoad:
-    run = LoadRun(times, arguments.gpus, arguments.routers or arguments.gpus, arguments.seed)
+    run = cluster_for(arguments, times)
     run.fail_at_random(arguments.failures_per_hour, arguments.down_s, arguments.seconds)
 
     def arrive(times_s: Iterator[float]) -> None:
@@ -175,21 +100,6 @@ def run_live(arguments: argparse.Namespace, times: StepTimes) -> SimulatedLoad:
         run.clock.call_at(first_s, lambda: arrive(arrivals))
     run.clock.run(arguments.seconds)
     return run.result(f"live, {arguments.arrivals}", arguments.window_s, arguments.warm_up_s)
-
-
-def arrival_times(kind: str, rate: float, until_s: float, dice: random.Random) -> Iterator[float]:
-    """A Poisson process whose rate changes with time, by thinning; its mean is `rate`."""
-    quiet = (BURST_PERIOD_S - BURST_FACTOR * BURST_S) / (BURST_PERIOD_S - BURST_S)
-    factors: dict[str, tuple[float, Callable[[float], float]]] = {
-        "poisson": (1.0, lambda at_s: 1.0),
-        "bursts": (BURST_FACTOR, lambda at_s: BURST_FACTOR if at_s % BURST_PERIOD_S < BURST_S else quiet),
-        "day": (2 - DAY_LOW, lambda at_s: 1 - (1 - DAY_LOW) * math.cos(2 * math.pi * at_s / until_s)),
-    }
-    highest, factor = factors[kind]
-    at_s = 0.0
-    while (at_s := at_s + dice.expovariate(rate * highest)) < until_s:
-        if dice.random() * highest < factor(at_s):
-            yield at_s
 
 
 def tokens(run: LoadRun, mean: int) -> int:
@@ -210,6 +120,16 @@ def check(times: StepTimes) -> list[list[str]]:
 def add_arguments(parser: Parser) -> None:
     parser.add_argument("load", choices=("check", "batch", "live"), metavar="check|batch|live")
     parser.add_argument("--gpus", type=int, default=1, metavar="N", help=describe("number of GPUs", 1))
+    parser.add_argument(
+        "--encode-gpus", type=int, default=0, metavar="N", help=describe("of them that only encode, for the others", 0)
+    )
+    parser.add_argument(
+        "--hand-over-ms",
+        type=float,
+        default=HAND_OVER_MS,
+        metavar="MS",
+        help=describe("of a decoding GPU, to take over a window", HAND_OVER_MS),
+    )
     parser.add_argument(
         "--model",
         default="large-v3 fp8",
@@ -262,6 +182,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("--warm-up-s must be less than --seconds")
     if arguments.gpus < 1 or arguments.rate <= 0 or arguments.tokens < 1 or arguments.windows < 1:
         raise UsageError("--gpus, --rate, --tokens and --windows must be positive")
+    if not 0 <= arguments.encode_gpus < arguments.gpus:
+        raise UsageError("--encode-gpus must be less than --gpus")
     if arguments.model not in known:
         raise UsageError(f"--model is {arguments.model!r}; it must be one of {', '.join(known)}")
     started_s = time.perf_counter()

@@ -11,7 +11,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,7 +23,16 @@ from choral.engine.engine_loop import EngineLoop, Submitted
 from choral.engine.gpu_runner import BURST_S, MAX_BURST_STEPS
 from choral.engine.runner import PrefillInput
 from choral.engine.steps import Finished, InProgress, Outcome, Pending, WindowTask
-from choral.engine.window import Caller, Decoded, DecodeParams, Params, Window, WindowAudio
+from choral.engine.window import (
+    Caller,
+    Decoded,
+    DecodeParams,
+    DetectLanguageParams,
+    Languages,
+    Params,
+    Window,
+    WindowAudio,
+)
 from choral.errors import EngineClosed
 from choral.ray.host_router import SUSPEND_S, HostRouter, RemoteHost
 from support.step_costs import StepTimes
@@ -85,7 +94,8 @@ class VirtualRunner:
         return Finished(Decoded((), avg_logprob=0.0, no_speech_prob=0.0)) if is_seen else InProgress()
 
     def align(self, inputs: Sequence[tuple[Any, Params[Any]]]) -> Sequence[Outcome]:
-        raise NotImplementedError("there is no load that aligns")
+        """A window that is only encoded leaves here."""
+        return [Finished(Languages({}))] * len(inputs)
 
     def release(self, slots: tuple[int, ...]) -> None:
         for slot in slots:
@@ -141,16 +151,16 @@ class VirtualGpu:
 @dataclass(eq=False)
 class VirtualWindow:
     key: bytes
-    n_tokens: int
+    n_tokens: int  # 0: it is only encoded
     caller: Caller
     on_end: Callable[[], None]
-    sent_s: float = 0.0
-    window: Window[Decoded] = field(init=False)
+    window: Window[Any] = field(init=False)
 
     def __post_init__(self) -> None:
         audio = WindowAudio(NO_SAMPLES, lead=0, n_mel_frames=0, mel_peak=None)
         vars(audio)["key"] = self.key
-        self.window = Window(audio, DecodeParams(max_tokens=self.n_tokens))
+        params = DecodeParams(max_tokens=self.n_tokens) if self.n_tokens else DetectLanguageParams()
+        self.window = Window(audio, params)
 
 
 class VirtualCluster:
@@ -185,3 +195,25 @@ class VirtualCluster:
         self.n_resent += 1
         delay_s = SUSPEND_S if router.suspend(host, self.clock.now_s) else 0.0
         self.clock.call_at(self.clock.now_s + delay_s, lambda: self.submit(window, router))
+
+
+class SplitCluster(VirtualCluster):
+    """Some of the GPUs only encode, and hand what they made to the others, which only decode."""
+
+    def __init__(
+        self,
+        clock: VirtualClock,
+        times: StepTimes,
+        n_gpus: int,
+        n_routers: int,
+        n_encode_gpus: int,
+        hand_over_ms: float,
+    ) -> None:
+        super().__init__(clock, replace(times, encode_ms=hand_over_ms), n_gpus - n_encode_gpus, n_routers)
+        self._encoders = VirtualCluster(clock, times, n_encode_gpus, n_routers)
+        self.gpus = [*self._encoders.gpus, *self.gpus]
+
+    def submit(self, window: VirtualWindow, router: HostRouter) -> None:
+        decode = super().submit
+        encode = VirtualWindow(window.key, 0, window.caller, lambda: decode(window, router))
+        self._encoders.submit(encode, self._encoders.routers[self.routers.index(router)])

@@ -25,6 +25,8 @@ def test_one_gpu_is_within_a_tenth_of_what_was_measured(name: str) -> None:
 def arguments(**changes: object) -> argparse.Namespace:
     values = {
         "gpus": 2,
+        "encode_gpus": 0,
+        "hand_over_ms": 0.2,
         "routers": 0,
         "seconds": 4.0,
         "warm_up_s": 1.0,
@@ -46,6 +48,18 @@ def test_a_light_load_is_served_as_it_comes() -> None:
     assert result.p50_s < result.p99_s < 0.2
     assert 0.2 < result.busy_share <= 1.0
     assert result.failures == result.resent == 0
+
+
+def test_some_gpus_only_encode() -> None:
+    result = simulate.run_live(arguments(encode_gpus=1), H200["large-v3 fp8"])
+    assert result.windows_per_s == pytest.approx(100, rel=0.15)
+    run = simulate.LoadRun(H200["large-v3 fp8"], 2, 1, seed=1, n_encode_gpus=1, hand_over_ms=0.0)
+    run.send(20, Caller())
+    run.clock.run()
+    ((_, latency_s),) = run.ends
+    encoder, decoder = run.cluster.gpus
+    assert encoder.busy_s == pytest.approx(H200["large-v3 fp8"].encode_s(1))
+    assert encoder.busy_s < latency_s <= encoder.busy_s + decoder.busy_s + 1e-9
 
 
 def test_windows_of_a_gpu_that_fails_end_elsewhere() -> None:

@@ -9,7 +9,6 @@ import shutil
 import subprocess
 import sys
 import threading
-import wave
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from choral.ray.corpus_run import CorpusProgress, CorpusRequest, transcribe_corp
 from choral.ray.engine_host import HostReport
 from choral.ray.engine_pool import require_usable, start_engines
 from cluster.corpus_files import make_corpus, read_rows
+from speech_files import join_clips
 
 # Ray sets its own deprecated options and leaves sockets open.
 pytestmark = pytest.mark.filterwarnings(
@@ -50,18 +50,6 @@ def kill_engines(stop: threading.Event, n_kills: int, killed: list[int]) -> None
             if engines and any("transcribe_rows" in title for title in children.values()):
                 engines[0].kill()
                 killed.append(engines[0].pid)
-
-
-def join_clips(clips: list[Path], target: Path) -> None:
-    """One recording of all clips, which are wav files of one format."""
-    parts = []
-    for clip in clips:
-        with wave.open(str(clip)) as part:
-            format_of_all = part.getparams()
-            parts.append(part.readframes(part.getnframes()))
-    with wave.open(str(target), "wb") as joined:
-        joined.setparams(format_of_all)
-        joined.writeframes(b"".join(parts))
 
 
 def test_a_corpus_has_the_texts_of_transcribe_and_is_resumed(
