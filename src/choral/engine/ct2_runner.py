@@ -1,8 +1,7 @@
 """The CTranslate2 runner: micro-batches, because CTranslate2 owns the decoding loop and decodes windows to their end.
 
-Windows of different requests share a call if they have the same options and prompts of the same shape. Encoder results
-are arrays on the host, one per window, stacked for every call. A sampled window runs alone, on a fresh copy of the
-model, because its random numbers can be seeded only once.
+Windows of different requests share a call if they have the same options and prompts of the same shape. A sampled window
+runs alone, on a fresh copy of the model, because its random numbers can be seeded only once.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ OLD_LANGUAGE_CODES = {"iw": "he"}  # in older model folders
 # Ranks beams by the sum of their log-probabilities. With a penalty of 0 it would stop at the first beam that ends.
 TINY_PENALTY = 1e-30
 
-Features = npt.NDArray[np.float32]
+Features = npt.NDArray[np.float32]  # of one window, on the host; stacked for every call
 
 
 @dataclass(frozen=True)
