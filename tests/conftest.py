@@ -23,7 +23,7 @@ from choral.model.model_source import PackageSource
 from choral.model.store import ModelStore
 from choral.remote import speech_samples
 from choral.remote.package_archives import Archive, extract, fetch_archive
-from choral.server.realtime.turn_end import TurnEndDetector, load_turn_end_detector
+from choral.server.realtime.turn_end import MODEL_NAME, TurnEndDetector
 from choral.speakers.networks import SpeakerNetworks, load_networks
 from choral.storage import cache_root, locked
 
@@ -213,8 +213,7 @@ def tiny_en_ct2() -> Path:
 @pytest.fixture(scope="session")
 def turn_end_detector() -> TurnEndDetector:
     """The network of semantic_vad."""
-    fetched(lambda: ModelStore().resolve("smart-turn"))
-    return load_turn_end_detector()
+    return TurnEndDetector(fetched(lambda: ModelStore().resolve(MODEL_NAME)))
 
 
 @pytest.fixture(scope="session")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
+import choral
+from choral.engine.ct2_hotwords import GreedyText, boosted_text
 from choral.engine.hotword_match import HotwordMatch
 from choral.engine.hotword_trie import MAX_NODES, ROOT, HotwordTrie
 from choral.engine.search import BeamSearch, best_candidate
@@ -72,6 +76,66 @@ def test_beams_are_compared_with_their_hotwords() -> None:
 
     assert best((5, -0.8), (4, -9.0), (3, -9.0)) == (1, 5)
     assert best((3, -0.8), (4, -9.0), (6, -9.0)) == (9, 7)
+
+
+class ScriptedModel:
+    """An engine that owns its loop: greedy by a table of log-probabilities after the last token."""
+
+    def __init__(self, table: dict[int, dict[int, float]]) -> None:
+        self.table, self.n_calls = table, 0
+
+    def logits(self, tokens: tuple[int, ...]) -> np.ndarray:
+        row = np.full(100, -50.0, np.float32)
+        for token, logit in self.table.get(tokens[-1] if tokens else 0, {EOT: 0.0}).items():
+            row[token] = logit
+        return row
+
+    def generate(self, tokens: tuple[int, ...]) -> GreedyText:
+        self.n_calls += 1
+        rows = [self.logits(tokens[:n]) for n in range(len(tokens))]
+        while True:
+            rows.append(self.logits(tokens))
+            token = int(rows[-1].argmax())
+            if token == EOT:
+                return GreedyText(tokens, rows)
+            tokens = (*tokens, token)
+
+
+@pytest.mark.parametrize(
+    ("terms", "expected", "n_calls"),
+    [
+        pytest.param([], (9, 8), 1, id="no hotword of this text"),
+        pytest.param([(1, 5)], (1, 5), 2, id="a hotword that is nearly as likely, which ends the text"),
+        pytest.param([(1, 6)], (9, 8), 3, id="its second token is too unlikely: it is taken back"),
+        pytest.param([(1, 6), (2, 7)], (2, 7), 3, id="another one is tried before the model's own token"),
+        pytest.param([(8,)], (9, 8), 1, id="the model writes it anyway"),
+    ],
+)
+def test_the_text_of_an_engine_that_takes_no_boost_is_corrected(
+    terms: list[tuple[int, ...]], expected: tuple[int, ...], n_calls: int
+) -> None:
+    model = ScriptedModel(
+        {0: {9: 0.0, 1: -0.5, 2: -0.6}, 9: {8: 0.0}, 8: {EOT: 0.0}, 1: {5: 0.0, 6: -9.0}, 2: {7: 0.0, 6: -1.0}}
+    )
+    found = boosted_text(model.generate, match_of((3,), *terms), EOT)
+    assert (found.tokens, model.n_calls) == (expected, n_calls)
+    assert len(found.token_logprobs) == len(expected)
+    assert max(found.token_logprobs) <= 0
+    assert found.sum_logprob <= sum(found.token_logprobs)
+
+
+def test_all_engines_write_the_same_hotwords(tiny_en_pt: Path, jfk: Path) -> None:
+    others = [f"Zarkon{number}" for number in range(200)]
+    texts = []
+    for engine in ("torch", "ctranslate2"):
+        with choral.load(tiny_en_pt, device="cpu", engine=engine, compute_type="float32") as model:  # type: ignore[arg-type]
+            found = model.transcribe(jfk, hotwords=["Americas", *others], hotword_boost=8, temperature=0)
+            assert found.warnings == ()
+            texts.append(found.text)
+            beams = model.transcribe(jfk, hotwords=["Americas"], hotword_boost=8, temperature=0, beam_size=2)
+            assert ["with beams" in warning for warning in beams.warnings] == [True] * (engine == "ctranslate2")
+    assert texts[0] == texts[1]
+    assert "fellow Americas" in texts[0]
 
 
 def broken(change: str) -> bytes:

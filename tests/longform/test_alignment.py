@@ -17,6 +17,7 @@ from choral import formats
 from choral.errors import UsageError
 from choral.longform.alignment import in_order, start_alignment
 from choral.longform.known_text import TextWord
+from choral.longform.realign import is_spoken
 from choral.options import TranscribeOptions
 from choral.remote.speech_samples import SpeechSample
 from choral.serving.request_events import RequestFailed, RequestFinished, TranscribeRequest
@@ -84,6 +85,24 @@ def test_missing_and_additional_text(
     assert formats.srt(aligned).count("-->") == formats.tsv(aligned).count("\n") - 1 < len(aligned.segments)
     fields = json.loads(formats.verbose_json(aligned))["words"][n_first]
     assert (fields["start"], fields["end"], fields["probability"]) == (None, None, None)
+
+
+def test_a_passage_that_is_squeezed_into_a_pause_is_not_spoken() -> None:
+    """Its first word makes the others probable, but nobody can say them in that time. Few words may be short."""
+    texts = ["you", "can", "apply", "it", "to", "your", "programs", "too"]
+
+    def passage(probabilities: list[float], duration_s: float) -> list[choral.Word]:
+        n = len(probabilities)
+        return [
+            choral.Word(f" {text}", i * duration_s / n, (i + 1) * duration_s / n, probability)
+            for i, (text, probability) in enumerate(zip(texts, probabilities, strict=False))
+        ]
+
+    assert is_spoken(passage([0.2] * 8, 2.0))
+    assert not is_spoken(passage([0.2] * 8, 0.2))
+    assert not is_spoken(passage([1e-4] * 4 + [0.1] * 4, 2.0))
+    assert is_spoken(passage([0.2], 0.02))
+    assert not is_spoken(passage([1e-4, 0.1], 0.5))
 
 
 def test_a_time_that_is_far_off_moves_no_other_word() -> None:

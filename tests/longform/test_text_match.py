@@ -36,6 +36,35 @@ def test_missing_and_additional_passages() -> None:
     assert match_words(words, heard) == expected
 
 
+def test_words_of_an_unspoken_sentence_are_not_those_of_the_sentences_around_it() -> None:
+    """Its words occur before and after it too; what is spoken is matched in a row."""
+    before = "package refers to the collection of files and derivatives of it created by textual modification"
+    unspoken = (
+        "standard version refers to such a package if it has not been modified or has been modified in accordance "
+        "with the wishes of the copyright holder as specified below"
+    )
+    after = "copyright holder is whoever is named in the copyright or copyrights for the package"
+    heard = f"well {before} {after} thanks".split()
+    n_before, n_unspoken = len(before.split()), len(unspoken.split())
+    pairs = match_words(f"{before} {unspoken} {after}".split(), heard)
+    assert pairs == [(j - 1 if j <= n_before else j - 1 + n_unspoken, j) for j in range(1, len(heard) - 1)]
+
+
+@pytest.mark.parametrize(
+    "unspoken", ["files are covered software", "secondary rules need licence", "secondary software"]
+)
+def test_an_unspoken_sentence_that_begins_or_ends_like_its_neighbours(unspoken: str) -> None:
+    before, after = (
+        "it is the work and all contents of covered software",
+        "secondary licence means the general public one",
+    )
+    n_before, n_unspoken = len(before.split()), len(unspoken.split())
+    starts = {0, n_before, n_before + n_unspoken}
+    heard = f"well {before} {after} thanks".split()
+    pairs = match_words(f"{before} {unspoken} {after}".split(), heard, starts)
+    assert pairs == [(j - 1 if j <= n_before else j - 1 + n_unspoken, j) for j in range(1, len(heard) - 1)]
+
+
 def test_a_similar_word_far_away_is_not_the_same_word() -> None:
     text = "we all went home again tis late and dark outside tonight they said"
     heard = "we all went home again this is a long story of other things and late and dark outside tonight they said"

@@ -1,8 +1,7 @@
 """The CTranslate2 runner: micro-batches, because CTranslate2 owns the decoding loop and decodes windows to their end.
 
-Windows of different requests share a call if they have the same options and prompts of the same shape. Encoder results
-are arrays on the host, one per window, stacked for every call. A sampled window runs alone, on a fresh copy of the
-model, because its random numbers can be seeded only once.
+Windows of different requests share a call if they have the same options and prompts of the same shape. A sampled window
+runs alone, on a fresh copy of the model, because its random numbers can be seeded only once.
 """
 
 from __future__ import annotations
@@ -22,8 +21,11 @@ from choral.common.malloc import keep_large_blocks
 from choral.common.processor import default_threads
 from choral.config import EngineSettings
 from choral.engine.capacity import free_memory, plan_capacity
+from choral.engine.ct2_device import pick_compute_type, pick_device
+from choral.engine.ct2_hotwords import GreedyText, boosted_text
 from choral.engine.decoding import finished, initial_tokens, nan_failure, require_tokens, window_seed
 from choral.engine.engine_plan import CTRANSLATE2_CPU_SLOTS
+from choral.engine.hotword_match import HotwordMatch
 from choral.engine.runner import PrefillInput
 from choral.engine.search import Candidate
 from choral.engine.steps import Failed, Finished, InProgress, Outcome
@@ -48,7 +50,7 @@ OLD_LANGUAGE_CODES = {"iw": "he"}  # in older model folders
 # Ranks beams by the sum of their log-probabilities. With a penalty of 0 it would stop at the first beam that ends.
 TINY_PENALTY = 1e-30
 
-Features = npt.NDArray[np.float32]
+Features = npt.NDArray[np.float32]  # of one window, on the host; stacked for every call
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,11 @@ class Prefilled:
     start: PrefillInput
     prompt: list[int]
     call: CallOptions
+
+    @property
+    def is_boosted(self) -> bool:
+        """Beams and samples are not."""
+        return self.start.params.hotwords is not None and self.call.temperature == 0 and self.call.n_beams == 1
 
 
 class Ct2Runner:
@@ -127,12 +134,18 @@ class Ct2Runner:
         groups: dict[object, list[Prefilled]] = {}
         for slots in windows:
             window = self._prefilled[slots[0]]
-            groups.setdefault(window.call if window.call.temperature == 0 else slots, []).append(window)
+            is_alone = window.call.temperature > 0 or window.is_boosted
+            groups.setdefault(slots if is_alone else window.call, []).append(window)
         outcomes: dict[int, Outcome] = {}
         for group in groups.values():
-            results = self._sample(group[0]) if group[0].call.temperature > 0 else self._search(group)
+            results = self._results(group)
             outcomes |= {window.start.slots[0]: outcome for window, outcome in zip(group, results, strict=True)}
         return [outcomes[slots[0]] for slots in windows]
+
+    def _results(self, group: Sequence[Prefilled]) -> list[Outcome]:
+        if group[0].call.temperature > 0:
+            return self._sample(group[0])
+        return self._boosted(group[0]) if group[0].is_boosted else self._search(group)
 
     def release(self, slots: tuple[int, ...]) -> None:
         if slots:
@@ -179,6 +192,27 @@ class Ct2Runner:
             length_penalty=TINY_PENALTY if n_beams > 1 else 0,
         )
         return [self._outcome(window, [result]) for window, result in zip(group, results, strict=True)]
+
+    def _boosted(self, window: Prefilled) -> list[Outcome]:
+        """Greedy search with hotwords."""
+        call, params = window.call, window.start.params
+        assert params.hotwords is not None
+        no_speech_probs: list[float] = []
+
+        def generate(tokens: tuple[int, ...]) -> GreedyText:
+            begun = replace(window, prompt=[*window.prompt, *tokens], call=replace(call, has_logprobs=True))
+            (result,) = self._generate(self._model, [begun], beam_size=1, length_penalty=0)
+            no_speech_probs.append(result.no_speech_prob)
+            logits = [np.asarray(step, dtype=np.float32).reshape(-1) for step in result.logits[0][call.n_prefix :]]
+            return GreedyText(tuple(result.sequences_ids[0][call.n_prefix :]), logits)
+
+        match = HotwordMatch(params.hotwords, params.hotword_boost, self._tokenizer.starts_word)
+        text = boosted_text(generate, match, self._tokenizer.eot)
+        if math.isnan(no_speech_probs[0]) or math.isnan(text.sum_logprob):
+            return [Failed(nan_failure(self.compute_type))]
+        best = Candidate(text.tokens, text.sum_logprob)
+        logprobs = text.token_logprobs if call.has_logprobs else None
+        return [Finished(Decoded(best.tokens, best.avg_logprob, no_speech_probs[0], logprobs))]
 
     def _sample(self, window: Prefilled) -> list[Outcome]:
         params = window.start.params
@@ -264,27 +298,3 @@ def token_logprobs(result: Any, call: CallOptions) -> tuple[float, ...]:
 
 def storage(features: Sequence[Features]) -> ctranslate2.StorageView:
     return ctranslate2.StorageView.from_array(np.stack(features))
-
-
-def pick_device(name: str) -> tuple[str, int]:
-    n_devices = ctranslate2.get_cuda_device_count()
-    kind, _, index = name.partition(":")
-    if kind == "auto":
-        kind = "cuda" if n_devices else "cpu"
-    if kind == "cuda" and not n_devices:
-        raise UsageError(f"device {name}: CTranslate2 finds no CUDA device here; use --device cpu, or auto")
-    if kind == "cuda" and int(index or 0) >= n_devices:
-        raise UsageError(f"device {name}: this machine has {n_devices} CUDA devices")
-    return kind, int(index or 0)
-
-
-def pick_compute_type(requested: str, kind: str) -> str:
-    supported = ctranslate2.get_supported_compute_types(kind)
-    if requested == "auto":
-        fast = "float16" if kind == "cuda" else "int8"
-        return fast if fast in supported else "float32"
-    if requested not in supported:
-        raise UsageError(
-            f"compute type {requested}: CTranslate2 supports {', '.join(sorted(supported))} on this machine's {kind}"
-        )
-    return requested

@@ -44,7 +44,7 @@ class EnginePlan:
 
 def optimize_for(n_inputs: int, options: TranscribeOptions) -> OptimizeFor:
     """What a program with this many inputs needs. Several files are for torch where it is fast: with VNNI."""
-    # CTranslate2 cannot return log-probabilities for beams, and cannot boost hotwords.
+    # CTranslate2 cannot return log-probabilities for beams, and decodes a window several times to boost hotwords.
     is_for_torch = (options.beam_size > 1 and options.token_logprobs) or bool(options.hotword_terms)
     is_wide = is_for_torch or max(options.beam_size, options.best_of) > CTRANSLATE2_CPU_SLOTS
     return "latency" if (n_inputs == 1 or not has_vnni()) and not is_wide else "throughput"
@@ -122,7 +122,7 @@ def _torch_choice(settings: EngineSettings) -> tuple[str, str]:
 
 def _ctranslate2_choice(settings: EngineSettings) -> tuple[str, str]:
     with import_errors("CTranslate2"):
-        from choral.engine.ct2_runner import pick_compute_type, pick_device
+        from choral.engine.ct2_device import pick_compute_type, pick_device
     devices = [pick_device(name) for name in settings.device_names or [settings.device]]
     names = [kind if kind == "cpu" else f"{kind}:{index}" for kind, index in devices]
     return ", ".join(names), pick_compute_type(settings.compute_type, devices[0][0])

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, Future
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 from choral.audio.constants import MEL_FRAMES_PER_SECOND
 from choral.audio.recording import Recording
@@ -104,7 +104,8 @@ class Alignment:
         heard = [word for word in self._transcription.transcript().words if normalised(word.text)]
         sentences = self._sentences()
         words = [word for sentence in sentences for word in sentence]
-        pairs = match_words([word.key for word in words], [normalised(word.text) for word in heard])
+        starts = set(accumulate(map(len, sentences), initial=0))
+        pairs = match_words([word.key for word in words], [normalised(word.text) for word in heard], starts)
         require_match(len(pairs), len(words), len(heard))
         times = {i: replace(heard[j], text=words[i].text) for i, j in pairs}
         times |= self._realigned(words, heard, pairs)

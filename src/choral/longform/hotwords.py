@@ -10,12 +10,15 @@ from choral.errors import UsageError
 from choral.model.tokenizer import WITHOUT_SPACES, Tokenizer
 from choral.options import TranscribeOptions
 
-PROMPT_ONLY = "CTranslate2 cannot boost hotwords: only those that fit into the prompt were used; use the engine torch"
+PROMPT_ONLY = (
+    "CTranslate2 cannot boost hotwords with beams: only those that fit into the prompt were used; "
+    "use beam_size 1, or the engine torch"
+)
 
 
 def without_boost(options: TranscribeOptions, engine_name: str) -> TranscribeOptions:
-    """The options for an engine that owns its decoding loop, and cannot boost hotwords."""
-    is_boosted = options.hotword_terms and options.hotword_boost
+    """The options for an engine that owns its decoding loop, and cannot boost hotwords of beams."""
+    is_boosted = options.hotword_terms and options.hotword_boost and options.beam_size > 1
     return replace(options, hotword_boost=0.0) if engine_name == "ctranslate2" and is_boosted else options
 
 

@@ -2,7 +2,8 @@
 
 Such words lie in a gap between words whose times are known. A window around the gap is aligned with what is spoken in
 it: the words of the text, and what was heard where the text has nothing. Gaps that are too different from what was
-heard have no audio, or another text; their words get no times, as do words that the model finds too improbable.
+heard have no audio, or another text; their words get no times, as do words that the model finds too improbable, and
+passages that would have to be spoken too fast.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ MAX_DROPPED_WORDS = 3  # that the model may leave out where it heard everything 
 MIN_WORD_S = 0.2  # of a longer passage that was not heard, for each word
 MAX_LENGTH_RATIO = 3.0  # of what is in the text to what was heard, in letters
 MIN_PROBABILITY = 0.01  # the geometric mean of a gap's words
+MIN_LETTER_S = 0.03  # of a longer passage: twice as fast as most people speak
 
 
 @dataclass
@@ -151,9 +153,13 @@ class Realigner:
             for word, t in zip(spoken, timings, strict=True)
             if word.number is not None
         }
-        return {i: found[i] for gap in window.gaps if is_probable([found[i] for i in gap.text]) for i in gap.text}
+        return {i: found[i] for gap in window.gaps if is_spoken([found[i] for i in gap.text]) for i in gap.text}
 
 
-def is_probable(words: Sequence[Word]) -> bool:
+def is_spoken(words: Sequence[Word]) -> bool:
+    """Whether the words of a gap fit the audio: what nobody says is improbable, or a passage squeezed into a pause."""
     probabilities = np.array([max(word.probability, 1e-9) for word in words])
-    return float(np.exp(np.log(probabilities).mean())) >= MIN_PROBABILITY
+    is_probable = float(np.exp(np.log(probabilities).mean())) >= MIN_PROBABILITY
+    n_letters = sum(len(word.text.strip()) for word in words)
+    is_slow_enough = words[-1].end - words[0].start >= MIN_LETTER_S * n_letters
+    return is_probable and (is_slow_enough or len(words) <= MAX_DROPPED_WORDS)

@@ -9,7 +9,7 @@ Last, single words between matches are paired if they are similar: those that we
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from itertools import pairwise
@@ -26,6 +26,7 @@ SUPPORT_WORDS, MIN_SUPPORT = 8, 0.6  # the share of the neighbouring words that 
 MAX_SIMILAR_WORDS = 24  # in a gap, on each side
 MAX_REPLACED_WORDS = 3  # between matches, paired one by one, however different they are
 MIN_SIMILARITY = 0.7
+MAX_MOVED_WORDS = 24  # of a gap that is moved to the beginning of a sentence
 MAX_SHIFT_WORDS = 2  # between similar words: a word like this one is somewhere in every longer gap
 
 
@@ -37,14 +38,41 @@ class MatchGap:
     heard: range
 
 
-def match_words(text: Sequence[str], heard: Sequence[str]) -> list[Pair]:
-    """The matches in order; the words must be normalised."""
+def match_words(text: Sequence[str], heard: Sequence[str], sentence_starts: Set[int] = frozenset()) -> list[Pair]:
+    """The matches in order; the words must be normalised. `sentence_starts` are numbers of words of the text."""
     numbers: dict[str, int] = {}
     text_ids = np.array([numbers.setdefault(word, len(numbers)) for word in text], dtype=np.int32)
     heard_ids = np.array([numbers.setdefault(word, len(numbers)) for word in heard], dtype=np.int32)
     pairs = supported(match_equal(text_ids, heard_ids), len(text))
+    pairs += [pair for gap in gaps(pairs, len(text), len(heard)) for pair in match_ends(text_ids, heard_ids, gap)]
+    pairs = skip_sentences(sorted(pairs), text, sentence_starts)
     similar = [pair for gap in gaps(pairs, len(text), len(heard)) for pair in match_similar(text, heard, gap)]
     return sorted([*pairs, *similar])
+
+
+def skip_sentences(pairs: Sequence[Pair], text: Sequence[str], starts: Set[int]) -> list[Pair]:
+    """Moves gaps of unheard text to the beginning of a sentence, where the words at their ends allow that.
+
+    A sentence that is not spoken may begin or end like the ones around it, so that its words match as well as theirs.
+    """
+    heard_for = dict(pairs)
+
+    def moves(leaving: int, entering: int, step: int) -> list[Pair]:
+        """The words that leave and enter a gap until it begins with a sentence; none if it cannot."""
+        found: list[Pair] = []
+        while len(found) < MAX_MOVED_WORDS and leaving in heard_for and text[leaving] == text[entering]:
+            found.append((leaving, entering))
+            leaving, entering = leaving + step, entering + step
+            if (leaving + 1 if step < 0 else entering) in starts:
+                return found
+        return []
+
+    for (i, j), (k, m) in pairwise(pairs):
+        is_gap = m == j + 1 and k > i + 1 and heard_for.get(i) == j and heard_for.get(k) == m
+        if is_gap and i + 1 not in starts:
+            for leaving, entering in moves(i, k - 1, -1) or moves(k, i + 1, 1):
+                heard_for[entering] = heard_for.pop(leaving)
+    return sorted(heard_for.items())
 
 
 def gaps(pairs: Sequence[Pair], n_text: int, n_heard: int) -> Iterator[MatchGap]:
@@ -71,6 +99,13 @@ def match_equal(text: Ids, heard: Ids) -> list[Pair]:
             bounds = [(gap.text.start - 1, gap.heard.start - 1), *anchors, (gap.text.stop, gap.heard.stop)]
             ranges += [MatchGap(range(i + 1, k), range(j + 1, m)) for (i, j), (k, m) in pairwise(bounds)]
     return sorted(pairs)
+
+
+def match_ends(text: Ids, heard: Ids, gap: MatchGap) -> list[Pair]:
+    """The equal words beside the matches around a gap: they continue what is spoken there."""
+    pairs, rest = trim(text, heard, gap)
+    has_match_before, has_match_after = gap.text.start > 0, gap.text.stop < len(text)
+    return [(i, j) for i, j in pairs if (has_match_before if i < rest.text.start else has_match_after)]
 
 
 def trim(text: Ids, heard: Ids, gap: MatchGap) -> tuple[list[Pair], MatchGap]:
@@ -128,22 +163,32 @@ def longest_increasing(pairs: list[Pair]) -> list[Pair]:
 
 
 def longest_common(text: Ids, heard: Ids, gap: MatchGap) -> list[Pair]:
-    """The longest common subsequence of a small range."""
+    """The longest common subsequence of a small range, and of several the one with the most neighbouring matches.
+
+    Words of a sentence that is not spoken also occur in those around it, but not as many in a row.
+    """
     a, b = text[gap.text.start : gap.text.stop], heard[gap.heard.start : gap.heard.stop]
-    lengths = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)
+    weight = min(len(a), len(b)) + 1  # of a match: more than all bonuses for neighbours together
+    best = np.zeros((len(a) + 1, len(b) + 1), dtype=np.int32)
+    matched = np.full_like(best, -1)  # the best with a match of the last two words; -1: they differ
     for i, word in enumerate(a, 1):
-        np.maximum(lengths[i - 1, 1:], lengths[i - 1, :-1] + (b == word), out=lengths[i, 1:])
-        np.maximum.accumulate(lengths[i], out=lengths[i])
+        follows = np.where(matched[i - 1, :-1] >= 0, matched[i - 1, :-1] + 1, 0)
+        matched[i, 1:] = np.where(b == word, weight + np.maximum(best[i - 1, :-1], follows), -1)
+        np.maximum(best[i - 1], matched[i], out=best[i])
+        np.maximum.accumulate(best[i], out=best[i])
     pairs: list[Pair] = []
     i, j = len(a), len(b)
+    is_matched = False  # the words at i and j must be, because those after them count as their neighbours
     while i and j:
-        if lengths[i, j] == lengths[i - 1, j]:
-            i -= 1
-        elif lengths[i, j] == lengths[i, j - 1]:
-            j -= 1
-        else:
+        if is_matched or best[i, j] == matched[i, j]:
+            before = int(matched[i - 1, j - 1])
+            is_matched = before >= 0 and int(matched[i, j]) == weight + before + 1
             i, j = i - 1, j - 1
             pairs.append((gap.text[i], gap.heard[j]))
+        elif best[i, j] == best[i - 1, j]:
+            i -= 1
+        else:
+            j -= 1
     return pairs
 
 

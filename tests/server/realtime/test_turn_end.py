@@ -14,10 +14,11 @@ from audio.media_files import Int16Samples
 from choral.errors import DownloadFailed
 from choral.model.store import ModelStore
 from choral.server.model_names import ModelNames
+from choral.server.realtime import turn_end
 from choral.server.realtime.session import Session, SessionDeps, SessionStart
 from choral.server.realtime.session_config import Eagerness, SessionConfig, TurnDetection
 from choral.server.realtime.session_inbox import ClientMessage
-from choral.server.realtime.turn_end import TurnEndDetector, load_turn_end_detector
+from choral.server.realtime.turn_end import DetectorLoader, TurnEndDetector
 from choral.server.realtime.turn_segmenter import TurnSegmenter, TurnStarted
 from realtime_client import FORMATS, RATE, RealtimeClient, silence, words
 
@@ -85,10 +86,13 @@ def test_turns_end_by_silence_where_the_network_is_missing(
 ) -> None:
     """The session goes on, and its client is told."""
 
+    tried: list[str] = []
+
     def resolve(store: ModelStore, name: str) -> Path:
+        tried.append(name)
         raise DownloadFailed(f"{name}: no network, /secret/path")
 
-    load_turn_end_detector.cache_clear()
+    monkeypatch.setattr(turn_end, "DETECTOR", DetectorLoader())
     monkeypatch.setattr(ModelStore, "resolve", resolve)
     sent: list[Any] = []
     names = ModelNames.of(["tiny.en"])
@@ -104,4 +108,6 @@ def test_turns_end_by_silence_where_the_network_is_missing(
     assert warning["event_id"] == "e1"
     assert "turns end after 400 ms of silence" in warning["message"]
     assert "secret" not in warning["message"]
+    session.handle(ClientMessage(update.replace("high", "low")))
+    assert tried == ["smart-turn"]  # not again: other sessions wait
     session.end()

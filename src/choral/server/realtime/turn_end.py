@@ -6,7 +6,8 @@ It takes the last 8 s before the pause as Whisper's features, and returns the pr
 from __future__ import annotations
 
 import logging
-from functools import cache
+import threading
+import time
 from pathlib import Path
 
 import numpy as np
@@ -26,6 +27,7 @@ MODEL_NAME = "smart-turn"
 MAX_SAMPLES = 8 * SAMPLE_RATE
 N_MELS = 80
 THRESHOLD = 0.5
+RETRY_S = 600.0  # after it could not be loaded
 PAUSE_S = 0.2  # of silence after which it is asked, as it was trained
 
 
@@ -54,18 +56,34 @@ class TurnEndDetector:
         return self.probability(samples) > THRESHOLD
 
 
-@cache
-def load_turn_end_detector() -> TurnEndDetector:
-    """Loaded once in a process; the first time on a machine, downloaded."""
-    return TurnEndDetector(ModelStore().resolve(MODEL_NAME))
+class DetectorLoader:
+    """Loads the detector once in a process, the first time on a machine from the network.
+
+    Sessions wait for it: after a failure, the next try is not made at once.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._detector: TurnEndDetector | None = None
+        self._next_try_s = 0.0
+
+    def find(self) -> TurnEndDetector | None:
+        """None if it cannot be loaded."""
+        with self._lock:
+            if self._detector is None and time.monotonic() >= self._next_try_s:
+                try:
+                    self._detector = TurnEndDetector(ModelStore().resolve(MODEL_NAME))
+                except ChoralError as error:
+                    self._next_try_s = time.monotonic() + RETRY_S
+                    log.error(
+                        "the model %s cannot be loaded, so semantic_vad ends turns by silence: %s", MODEL_NAME, error
+                    )
+            return self._detector
+
+
+DETECTOR = DetectorLoader()
 
 
 def find_turn_end_detector(detection: TurnDetection | None) -> TurnEndDetector | None:
     """None if it is not needed, or cannot be loaded: then turns end by silence."""
-    if detection is None or not detection.is_semantic:
-        return None
-    try:
-        return load_turn_end_detector()
-    except ChoralError as error:
-        log.error("the model %s cannot be loaded, so semantic_vad ends turns by silence: %s", MODEL_NAME, error)
-        return None
+    return DETECTOR.find() if detection is not None and detection.is_semantic else None
