@@ -19,7 +19,9 @@ from choral.engine.steps import Pending
 from choral.engine.window import Caller, DecodeParams, Params, Result, Window
 from choral.longform.load_transcriber import OnDownload
 from choral.longform.transcriber import Transcriber
+from choral.model.tokenizer import Tokenizer
 from choral.serving import runtime_plan, supervised_engine
+from choral.serving.engine_main import LoadFunction
 from choral.serving.supervised_engine import SupervisedEngine
 
 FORM_FIELDS = {"temperature": "0.2"}
@@ -57,9 +59,21 @@ class SupervisedRandomEngine(SupervisedEngine):
     """The name of its model is that of a shape."""
 
     def __init__(
-        self, model: str, settings: EngineSettings, *, on_download: OnDownload | None, log_format: LogFormat | None
+        self, model: str, settings: EngineSettings, *, log_format: LogFormat | None, load: LoadFunction
     ) -> None:
+        """`load` is that of a real engine."""
         super().__init__(model, settings, log_format=log_format, load=load_random_transcriber)
+
+
+def serve_shapes() -> None:
+    """Let servers of this process take the names of shapes for models."""
+    from choral.server.model_loader import ModelInfo, ModelLoader  # after the engine's class was replaced
+
+    def describe(loader: ModelLoader, name: str | None, on_download: OnDownload | None = None) -> ModelInfo:
+        assert name is not None
+        return ModelInfo(name, name, Tokenizer.for_checkpoint(SHAPES[name]), size_bytes=0)
+
+    ModelLoader.describe = describe  # type: ignore[method-assign, assignment]
 
 
 if __name__ == "__main__":
@@ -67,4 +81,5 @@ if __name__ == "__main__":
 
     runtime_plan.needs_engine_process = lambda *, is_on_gpu: True
     supervised_engine.SupervisedEngine = SupervisedRandomEngine  # type: ignore[assignment, misc]
+    serve_shapes()
     runpy.run_module("choral", run_name="__main__")
