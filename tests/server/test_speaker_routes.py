@@ -123,6 +123,19 @@ def test_known_speakers(client: openai.OpenAI, shared_server: ServeProcess, conv
         assert (*found, complaint in answer.text) == (status, f"known_speaker_{param}", True), answer.text
 
 
+def test_names_in_the_order_of_first_turns(
+    client: openai.OpenAI, shared_server: ServeProcess, conversation: bytes
+) -> None:
+    given: dict[str, Any] = {"file": ("a.wav", conversation), "response_format": "diarized_json", **FIELDS}
+    whole = client.audio.transcriptions.create(**given, extra_body={"speaker_names": "Anna, Ben"})
+    assert list(dict.fromkeys(segment.speaker for segment in whole.segments)) == ["Anna", "Ben"]
+    *events, _ = client.audio.transcriptions.create(**given, stream=True, extra_body={"speaker_names": "Anna"})
+    sent = [event.speaker for event in events if event.type == "transcript.text.segment"]
+    assert list(dict.fromkeys(sent)) == ["Anna", "A"]
+    turns = post(shared_server, "diarization", conversation, speaker_names="Anna,Ben").json()
+    assert [speaker["name"] for speaker in turns["speakers"]] == ["Anna", "Ben"]
+
+
 def data_url(samples: npt.NDArray[np.int16]) -> str:
     return f"data:audio/wav;base64,{base64.b64encode(wav(samples)).decode()}"
 
@@ -136,6 +149,18 @@ def test_wrong_fields(shared_server: ServeProcess, president: bytes) -> None:
         ("transcriptions", {"speakers": "0", "response_format": "diarized_json"}, "speakers"),
         ("transcriptions", {"speakers": "5-2", "response_format": "diarized_json"}, "speakers"),
         ("transcriptions", {"channels": "split", "response_format": "diarized_json"}, "channels"),
+        ("transcriptions", {"speaker_names": "Anna", "response_format": "srt"}, "speaker_names"),
+        ("transcriptions", {"speaker_names": "Anna,Anna", "response_format": "diarized_json"}, "speaker_names"),
+        (
+            "transcriptions",
+            {
+                "speaker_names": "Anna",
+                "known_speaker_names[]": "a",
+                "known_speaker_references[]": data_url(np.zeros(9, np.int16)),
+                "response_format": "diarized_json",
+            },
+            "speaker_names",
+        ),
         (
             "transcriptions",
             {"known_speaker_names[]": "a", "known_speaker_references[]": data_url(np.zeros(9, np.int16))},
@@ -145,6 +170,7 @@ def test_wrong_fields(shared_server: ServeProcess, president: bytes) -> None:
         ("diarization", {"response_format": "rttm", "embeddings": "true"}, "embeddings"),
         ("diarization", {"model": "tiny"}, "model"),
         ("diarization", {"speakers": "two"}, "speakers"),
+        ("diarization", {"speaker_names": "Anna," + 65 * "b"}, "speaker_names"),
     ):
         model = FIELDS if route == "transcriptions" else {}
         answer = post(shared_server, route, president, **model, **fields)

@@ -20,9 +20,11 @@ from choral.server.api_errors import CLIENT_CLOSED_REQUEST, ApiError, error_resp
 from choral.server.direct_route import DirectRoute
 from choral.server.disconnect import ClientClosedRequest, cancel_on_disconnect
 from choral.server.forms import (
+    OPTIONS,
     SPEAKERS_SCHEMA,
     FormModel,
     HttpUrl,
+    SpeakerNames,
     Speakers,
     form_schema,
     form_values,
@@ -47,6 +49,7 @@ from choral.transcript import Transcript
 class DiarizationForm(FormModel):
     speakers: Annotated[Speakers, WithJsonSchema(SPEAKERS_SCHEMA)] | None = option_field("speakers")
     response_format: Literal["json", "rttm"] = "json"
+    speaker_names: SpeakerNames = Field((), description=OPTIONS["speaker_names"].metadata["help"])
     known_speaker_names: list[str] = names_field()
     known_speaker_references: list[str] = references_field()
     embeddings: bool = Field(False, description="the embedding of each speaker's voice, in json")
@@ -59,7 +62,9 @@ class DiarizationForm(FormModel):
     def _check_combinations(self) -> Self:
         if self.embeddings and self.response_format == "rttm":
             raise ApiError("rttm has no embeddings: omit one of them", param="embeddings", code="invalid_value")
-        _ = self.references  # raises for those that do not fit together
+        if self.references and self.speaker_names:
+            text = f"speaker_names and {NAMES} both name the speakers: send one of them"
+            raise ApiError(text, param="speaker_names", code="invalid_value")
         return self
 
     @property
@@ -131,7 +136,7 @@ async def _handle(service: Service, request: Request) -> Response:
                 request.receive,
                 service.transcribe(
                     audio,
-                    to_options(diarize=True, speakers=fields.speakers),
+                    to_options(diarize=True, speakers=fields.speakers, speaker_names=fields.speaker_names),
                     wants_text=False,
                     references=fields.references,
                     priority=fields.priority,

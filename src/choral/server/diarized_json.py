@@ -1,7 +1,7 @@
 """OpenAI's `diarized_json`: segments with speakers, whole or as events of a stream.
 
-Speakers are A, B, … in the order in which they first speak, as in OpenAI's API; those whose voice is known have their
-names.
+Speakers are A, B, … in the order in which they first speak, as in OpenAI's API; those whose voice is known, or
+who were named, have their names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ UNKNOWN = "unknown"  # of text without any turn of a speaker
 
 
 class SpeakerLabels:
-    """The labels of one transcript; `known` are the names of voices that were given."""
+    """The labels of one transcript; `known` are names that were given."""
 
     def __init__(self, known: Collection[str]) -> None:
         self._labels = {name: name for name in known}

@@ -138,6 +138,10 @@ def _read_speakers(value: Any, info: ValidationInfo) -> Any:
     return numbers if len(numbers) > 1 else numbers[0]
 
 
+def _read_names(value: Any) -> Any:
+    return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
+
+
 # English names are accepted too.
 Language = Annotated[
     str, Field(max_length=MAX_NAME_CHARACTERS), AfterValidator(_check_language), WithJsonSchema({"enum": list(CODES)})
@@ -147,6 +151,12 @@ Languages = Annotated[tuple[Language, ...], Field(max_length=MAX_LANGUAGES, fail
 _SpeakerCount = Annotated[int, Field(ge=1, le=MAX_SPEAKERS)]
 Speakers = Annotated[
     _SpeakerCount | Annotated[tuple[_SpeakerCount, ...], Field(max_length=2)], BeforeValidator(_read_speakers)
+]
+SpeakerNames = Annotated[
+    tuple[str, ...],
+    Field(max_length=MAX_SPEAKERS),
+    BeforeValidator(_read_names),
+    WithJsonSchema({"type": "string", "examples": ["Anna,Ben"]}),
 ]
 HttpUrl = Annotated[str, AfterValidator(_check_url), Field(json_schema_extra={"format": "uri"})]
 

@@ -109,7 +109,7 @@ async def _handle_speech(service: Service, request: Request, task: Task) -> Resp
                 async with upload:
                     return await _transcribe(service, request, speech, on_segment)
 
-            labels = SpeakerLabels(speech.form.known_speaker_names) if speech.options.diarize else None
+            labels = SpeakerLabels(speech.form.speaker_labels) if speech.options.diarize else None
             stream = TranscriptStream(transcribe, to_tokens, labels, has_languages=speech.form.has_languages)
             await cancel_on_disconnect(request.scope, request.receive, stream.start())
         except ClientClosedRequest:

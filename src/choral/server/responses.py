@@ -107,7 +107,7 @@ def transcript_response(transcript: Transcript, request: SpeechRequest, tokens: 
             return json_response(_verbose_fields(transcript, request))
         case "diarized_json":
             text = joined_text(transcript.segments)
-            fields = diarized_fields(transcript, text, request.form.known_speaker_names)
+            fields = diarized_fields(transcript, text, request.form.speaker_labels)
             return json_response(fields | {"usage": usage_fields(transcript)})
         case "json":
             fields = {"text": joined_text(transcript.segments), "usage": usage_fields(transcript), **_logprobs(tokens)}

@@ -20,6 +20,7 @@ from choral.server.forms import (
     FormModel,
     HttpUrl,
     Languages,
+    SpeakerNames,
     Speakers,
     SpokenLanguage,
     form_values,
@@ -119,6 +120,7 @@ class SpeechForm(DecodingFields):
     channels: Channels | None = option_field("channels")
     diarize: bool | None = option_field("diarize")
     speakers: Annotated[Speakers, WithJsonSchema(SPEAKERS_SCHEMA)] | None = option_field("speakers")
+    speaker_names: SpeakerNames | None = option_field("speaker_names")
     known_speaker_names: list[str] = names_field()
     known_speaker_references: list[str] = references_field()
     priority: Priority = Field("interactive", description="batch requests yield to interactive ones")
@@ -154,11 +156,18 @@ class SpeechForm(DecodingFields):
             raise _conflict("diarize", "diarized_json names the speakers: omit diarize, or choose verbose_json")
         if self.references and not (self.diarize or self.response_format == "diarized_json"):
             raise _conflict(NAMES, f"{NAMES} have no effect here: choose diarized_json, or add diarize=true")
+        if self.references and self.speaker_names:
+            raise _conflict("speaker_names", f"speaker_names and {NAMES} both name the speakers: send one of them")
         return self
 
     @property
     def references(self) -> tuple[ReferenceClip, ...]:
         return reference_clips(self.known_speaker_names, self.known_speaker_references)
+
+    @property
+    def speaker_labels(self) -> tuple[str, ...]:
+        """The names that speakers may have in the response, instead of a number or a letter."""
+        return (*self.known_speaker_names, *(self.speaker_names or ()))
 
     @property
     def is_streamed(self) -> bool:
@@ -191,6 +200,7 @@ class SpeechForm(DecodingFields):
             "channels": self.channels,
             "diarize": self.response_format == "diarized_json" or self.diarize,
             "speakers": self.speakers,
+            "speaker_names": self.speaker_names,
         }
         values = {name: value for name, value in values.items() if value is not None}
         return to_options(
