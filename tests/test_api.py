@@ -312,7 +312,8 @@ def test_stream_can_be_closed_early(model: choral.Model, jfk: Path) -> None:
     assert model.transcribe(jfk).text == SENTENCE
 
 
-@pytest.mark.parametrize("compute_type", ["bfloat16", pytest.param("float16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("compute_type", ["bfloat16", "float16"])
 def test_16_bit_precision_gives_the_same_words(compute_type: str, tiny_en_pt: Path, jfk: Path) -> None:
     with choral.load(tiny_en_pt, device="cpu", compute_type=compute_type) as model:
         words = model.transcribe(jfk).text.lower().replace(",", "").replace(".", "").split()

@@ -34,6 +34,7 @@ def test_files_are_transcribed_in_processes(tiny_en_ct2: Path, speech_clips: lis
     assert "engine busy" in shown
 
 
+@pytest.mark.slow
 def test_random_weights_are_compared_with_the_engine_alone(speech_clips: list[Path]) -> None:
     pytest.importorskip("torch")
     shown, fields = bench(

@@ -38,6 +38,7 @@ def folder(speech_clips: list[Path], tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_server_beside_the_engine(folder: Path, tiny_en_pt: Path) -> None:
     code, report, shown = bench(
         folder, "--model", tiny_en_pt, "--threads", 1, "--concurrency", "1,2", "--requests", 2, "--rounds", 1

@@ -153,6 +153,7 @@ def test_librispeech_and_text_files(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_the_command_with_peers(tmp_path: Path, speech_clips: list[Path], tiny_en_pt: Path) -> None:
     """Choral and openai-whisper produce the same text, so they make the same errors."""
     for index, path in enumerate(speech_clips[:2]):

@@ -53,7 +53,7 @@ class Runner:
     is_same: Callable[[Any, Any, Tokenizer], bool]
 
 
-@pytest.fixture(scope="module", params=["torch", "int8", "gpu", "ctranslate2"])
+@pytest.fixture(scope="module", params=["torch", "int8", "gpu", pytest.param("ctranslate2", marks=pytest.mark.slow)])
 def runner(request: pytest.FixtureRequest) -> Iterator[Runner]:
     loaded: Loaded = request.getfixturevalue("tiny")
     checkpoint: Checkpoint = request.getfixturevalue("tiny_checkpoint")

@@ -54,7 +54,7 @@ def test_drafting_is_tried_again_after_a_while() -> None:
     assert policy.acceptance < 0.01
 
 
-@pytest.fixture(scope="module", params=["itself", "random"])
+@pytest.fixture(scope="module", params=["itself", pytest.param("random", marks=pytest.mark.slow)])
 def engine(request: pytest.FixtureRequest, tiny: Loaded, tiny_checkpoint: Checkpoint) -> Iterator[Engine]:
     """Drafted by the model itself, which is always right, or by random weights, which never are."""
     draft = (

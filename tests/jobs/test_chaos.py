@@ -49,6 +49,7 @@ def test_no_job_is_lost_with_two_hundred_jobs(
     assert (code, report["nothing_lost"]) == (0, True), report
 
 
+@pytest.mark.slow
 def test_a_worker_does_not_grow_over_a_few_jobs(
     redis_program: None, tiny_en_ct2: Path, speech_clips: list[Path], tmp_path: Path
 ) -> None:

@@ -119,7 +119,7 @@ def test_clip_timestamps(tiny_en: Pair, english: list[Path]) -> None:
 
 
 @pytest.mark.parametrize(
-    "language", ["ru", *(pytest.param(language, marks=pytest.mark.slow) for language in ("fr", "es", "it"))]
+    "language", [pytest.param(language, marks=pytest.mark.slow) for language in ("ru", "fr", "es", "it")]
 )
 def test_other_languages(language: str, tiny: Pair, prompts: Callable[[str, int], tuple[Path, ...]]) -> None:
     """With language detection and word timestamps: other alphabets and other punctuation."""
