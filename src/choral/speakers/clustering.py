@@ -1,15 +1,14 @@
 """Clustering: which pieces of speech in all windows are of one person, and how many persons there are.
 
-Agglomerative, by the distance of cluster means. Only embeddings of enough speech take part. Then all go to the nearest
-cluster found, short pieces with the other pieces of their local speaker. Long recordings are clustered in blocks first,
-so that memory and time stay bounded.
+Agglomerative, by the average cosine distance between members. Only embeddings of enough speech take part. Then all go
+to the nearest cluster found, short pieces with the other pieces of their local speaker. Long recordings are clustered
+in blocks first, so that memory and time stay bounded.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,10 +18,8 @@ from choral.speakers.networks import Float32
 Int = npt.NDArray[np.int64]
 Embeddings = npt.NDArray[np.float16] | Float32  # [n, 256], of unit length
 
-MAX_DISTANCE = 0.5  # of two clusters of one voice
-BLOCK_DISTANCE = 0.5 * MAX_DISTANCE  # within a block of a long recording, where less is known of each voice
-# Of a mean of unit vectors. Few pieces, heard in several windows, are more alike than all that a voice says.
-MAX_LENGTH = 0.8**0.5
+MAX_DISTANCE = 0.65  # average cosine distance within one voice
+BLOCK_DISTANCE = 0.6 * MAX_DISTANCE  # within a block of a long recording, where less is known of each voice
 MAX_CLUSTERED = 1_500
 MIN_TRAINED_S = 0.7  # of clean speech that an embedding needs to take part
 MIN_MEMBERS = 12  # pieces that a speaker has, 3 s of speech in the windows over it; in short recordings:
@@ -70,7 +67,7 @@ def _cluster_trained(embeddings: Embeddings, rows: Int, weights: Float32, n_spea
 
 
 def _pre_cluster(embeddings: Embeddings, rows: Int, weights: Float32) -> tuple[Float32, Int]:
-    """Few enough members for the tree: all embeddings, or the means of clusters in blocks; and the group of each."""
+    """Few enough embeddings for the tree: all, or the centroids of clusters in blocks; and the group of each."""
     groups = np.arange(len(rows))
     while len(rows) > MAX_CLUSTERED:
         embeddings, labels = _cluster_blocks(embeddings, rows, weights)
@@ -80,20 +77,18 @@ def _pre_cluster(embeddings: Embeddings, rows: Int, weights: Float32) -> tuple[F
 
 
 def _cluster_blocks(embeddings: Embeddings, rows: Int, weights: Float32) -> tuple[Float32, Int]:
-    """The means of the clusters of every block, and the cluster of each row."""
-    labels, means = np.zeros(len(rows), np.int64), []
+    """The centroids of the clusters of every block, and the cluster of each row."""
+    labels, centroids = np.zeros(len(rows), np.int64), []
     n_labels = 0
     for block in _blocks(len(rows), MAX_CLUSTERED):
         members = embeddings[rows[block]].astype(np.float32)
         merges = merge_tree(members, weights[block])
-        n_near = _n_within(merges, BLOCK_DISTANCE) or len(merges) // 2
-        found = _labels(len(members), merges[:n_near])
-        sums = np.zeros((found.max() + 1, members.shape[1]), np.float32)
-        np.add.at(sums, found, members * weights[block, None])
-        means.append(sums / np.bincount(found, weights[block])[:, None].astype(np.float32))
+        near = [merge for merge in merges if merge.distance <= BLOCK_DISTANCE]
+        found = _labels(len(members), near or merges[: len(merges) // 2])
+        centroids.append(_centroids(members, np.arange(len(members)), weights[block], found))
         labels[block] = n_labels + found
-        n_labels += len(sums)
-    return np.concatenate(means), labels
+        n_labels += len(centroids[-1])
+    return np.concatenate(centroids), labels
 
 
 def _blocks(n: int, size: int = 1024) -> Iterator[slice]:
@@ -108,49 +103,27 @@ class Merge:
     distance: float
 
 
-def merge_tree(means: Float32, weights: Float32) -> list[Merge]:
-    """All merges, the nearest pair first, of clusters named by their first member.
-
-    A distance is one minus the product of the means of two clusters, divided by their lengths: the cosine of the
-    means, but with lengths of at most MAX_LENGTH. Unlike the average distance of members, which grows with the
-    noise of a recording, it is about the same for one voice from near and from afar.
-    """
-    sums = means * weights[:, None]
-    products = sums @ sums.T
-    totals = weights.copy()
-    scales = _scales(products.diagonal(), totals)
-    distances = 1 - products / scales / scales[:, None]
+def merge_tree(embeddings: Float32, weights: Float32) -> list[Merge]:
+    """All merges, nearest first, of clusters named by their first member; distances never decrease."""
+    distances = 1 - embeddings @ embeddings.T
     np.fill_diagonal(distances, np.inf)
+    sizes = weights.astype(np.float64)
     nearest = distances.argmin(axis=1)
-    rows = np.arange(len(means))
     merges = []
-    for _ in range(len(means) - 1):
-        shortest = distances[rows, nearest]
-        first = int(shortest.argmin())
+    for _ in range(len(embeddings) - 1):
+        first = int(distances[np.arange(len(nearest)), nearest].argmin())
         kept, removed = sorted((first, int(nearest[first])))
         merges.append(Merge(kept, removed, float(distances[kept, removed])))
-        square = products[kept, kept] + 2 * products[kept, removed] + products[removed, removed]
-        products[kept] += products[removed]
-        products[kept, kept] = square
-        products[:, kept] = products[kept]
-        totals[kept] += totals[removed]
-        scales[kept], scales[removed] = _scales(square, totals[kept]), np.nan
-        row = 1 - products[kept] / (scales[kept] * scales)
+        total = sizes[kept] + sizes[removed]
+        row = (distances[kept] * sizes[kept] + distances[removed] * sizes[removed]) / total
         row[kept] = np.inf
-        row[np.isnan(row)] = np.inf  # of clusters that are merged into others
+        sizes[kept] = total
         distances[kept] = distances[:, kept] = row
         distances[removed] = distances[:, removed] = np.inf
-        is_stale = (nearest == kept) | (nearest == removed)
-        nearest[row <= shortest] = kept  # a mean may come nearer to others than both were before
-        stale = np.flatnonzero(is_stale & (row > shortest))
-        nearest[stale] = distances[stale].argmin(axis=1)
-        nearest[kept] = row.argmin()
+        for stale in np.flatnonzero((nearest == kept) | (nearest == removed)):
+            nearest[stale] = distances[stale].argmin()
+        nearest[kept] = distances[kept].argmin()
     return merges
-
-
-def _scales(squares: Any, totals: Any) -> Any:
-    """The lengths of weighted sums, as if no mean were longer than MAX_LENGTH."""
-    return np.minimum(np.sqrt(squares), MAX_LENGTH * totals)
 
 
 def _labels(n: int, merges: list[Merge]) -> Int:
@@ -166,7 +139,7 @@ def _labels(n: int, merges: list[Merge]) -> Int:
 def _n_merges(sizes: Int, merges: list[Merge], min_members: int, n_speakers: tuple[int, int | None]) -> int:
     """How many merges to make: those within MAX_DISTANCE, or more or fewer for a number of speakers within bounds."""
     counts = _speaker_counts(sizes, merges, min_members)
-    wanted = _n_within(merges, MAX_DISTANCE)
+    wanted = sum(merge.distance <= MAX_DISTANCE for merge in merges)
     lowest, highest = n_speakers[0], n_speakers[1] or len(sizes)
     bounded = min(max(int(counts[wanted]), lowest), highest)
     if counts[wanted] == bounded:
@@ -174,11 +147,6 @@ def _n_merges(sizes: Int, merges: list[Merge], min_members: int, n_speakers: tup
     misses = np.abs(counts - bounded)
     best = np.flatnonzero(misses == misses.min())
     return int(best[np.abs(best - wanted).argmin()])
-
-
-def _n_within(merges: list[Merge], distance: float) -> int:
-    """The merges before the first that is farther; later ones may be nearer again."""
-    return next((index for index, merge in enumerate(merges) if merge.distance > distance), len(merges))
 
 
 def _speaker_counts(sizes: Int, merges: list[Merge], min_members: int) -> Int:
